@@ -27,7 +27,6 @@ from tvmflow.frontend import load_model
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path[:0] = [str(TESTS / "support"), str(TESTS / "differential")]
 from configurations import Configuration  # noqa: E402 - found in the tests' folder
-from drivers import processor_drivers  # noqa: E402
 from judging import Worker  # noqa: E402
 from node_cases import (  # noqa: E402
     FORMS,
@@ -40,6 +39,7 @@ from node_cases import (  # noqa: E402
     values,
 )
 from rounding_noise import names  # noqa: E402
+from support.drivers import processor_drivers  # noqa: E402
 
 COLUMNS = ("llvm", "auto")
 #: Cases that are compiled as one.

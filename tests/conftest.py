@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import tiers
-from android_tools import no_android, no_kotlin
-from browser import no_browser
-from cuda_host import missing as no_cuda_host
-from drivers import ONLY_PIP
-from oclgrind import Oclgrind
+from support import tiers
+from support.android_tools import no_android, no_kotlin
+from support.browser import no_browser
+from support.cuda_host import missing as no_cuda_host
+from support.drivers import ONLY_PIP
+from support.oclgrind import Oclgrind
 
 from tvmflow.runtime import load
 

@@ -9,8 +9,8 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import tvm_ffi
-from cuda_host import ON_GPU, cuda_host
-from operators import check, conv, feeds_for, single
+from support.cuda_host import ON_GPU, cuda_host
+from support.operators import check, conv, feeds_for, single
 
 import tvmflow
 import tvmflow.compiler.generate  # (registers the post-processing of CUDA source)

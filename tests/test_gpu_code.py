@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from browser import Browser
+from support.browser import Browser
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

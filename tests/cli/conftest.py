@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +12,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from support.tiny_model import tiny_model
 from typer.testing import CliRunner
-
-# pytest's import mode must not matter: test modules find the model next to them.
-sys.path.insert(0, str(Path(__file__).parent))
-
-from tiny_model import tiny_model
 
 from tvmflow.cli.app import app
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from operators import random
+from support.operators import random
 
 from tvmflow.cli.options import read_calibration, with_flags
 from tvmflow.errors import InputError

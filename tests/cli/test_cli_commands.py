@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from tiny_model import tiny_model
+from support.tiny_model import tiny_model
 
 import tvmflow
 from tvmflow.verify.tolerance import assert_close

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from forks import run_command
+from support.forks import run_command
 
 import tvmflow
 import tvmflow.verify.reference

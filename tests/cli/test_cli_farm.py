@@ -7,25 +7,16 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.farms import closed_port
 
 from tvmflow._versions import install_command
 from tvmflow.farm import tracker
 from tvmflow.farm.network import Address
 from tvmflow.farm.tracker import Queue, Server, Summary
-
-
-@contextmanager
-def closed_port() -> Iterator[int]:
-    """Hold a port of this machine on which nothing listens."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
 
 
 @pytest.mark.parametrize("command", [("status",), ("serve", "--key", "board", "--wait", "0")])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
-import pages
 import pytest
+from support import pages
 
 from tvmflow.ir import operators
 

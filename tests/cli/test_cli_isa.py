@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny_model import tiny_model
+from support.tiny_model import tiny_model
 
 import tvmflow
 from tvmflow.devices.gpus import find_gpu

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from operators import build, random
+from support.operators import build, random
 
 import tvmflow
 from tvmflow.ir import operators

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tarfile
 
 import pytest
-from mock_library import build_mock
+from support.mock_library import build_mock
 
 from tvmflow._versions import __version__
 from tvmflow.devices.host import Host

@@ -8,9 +8,9 @@ import json
 import re
 
 import pytest
-import tiny_network
-from profiles import synthetic_profile
 from rich.console import Console
+from support import tiny_network
+from support.profiles import synthetic_profile
 
 from tvmflow.cli.profile import _print
 from tvmflow.cli.text import ms_text

@@ -8,11 +8,10 @@ import signal
 import onnx
 import psutil
 import pytest
-from farms import PATIENCE_S, Farm, eventually
-from test_cli_farm import closed_port
-from test_cli_signals import everything, start
-from timings import timing
-from tiny_model import tiny_model
+from support.farms import PATIENCE_S, Farm, closed_port, eventually
+from support.interrupted import everything, start
+from support.timings import timing
+from support.tiny_model import tiny_model
 
 import tvmflow
 from tvmflow.errors import FarmError

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny_model import tiny_model
+from support.tiny_model import tiny_model
 
 COMPILE = ("--shape", "x/in=1,3,8,8", "--device", "adreno", "-o", "net.so")
 

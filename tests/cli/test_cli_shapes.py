@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import open_networks
 import pytest
 import typer
+from support import open_networks
 
 from tvmflow.cli.options import parse_at, parse_open_shapes
 

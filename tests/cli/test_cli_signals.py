@@ -9,12 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-#: Restores Ctrl-C: a shell's background processes, and their children, ignore it.
-HEED_CTRL_C = """
-import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-"""
+from support.interrupted import HEED_CTRL_C, everything, start
 
 #: Waits in a stage, so that the moment of the signal is certain; all else is the real program.
 WAIT_IN_STAGE = """
@@ -116,23 +111,6 @@ def run(job):
 driver.STAGES = (driver.Stage("import", other=run), *driver.STAGES[1:])
 main()
 """
-
-
-def start(script: str, *arguments: str, folder: Path) -> subprocess.Popen[str]:
-    temporary = folder / "tmp"
-    temporary.mkdir()
-    return subprocess.Popen(
-        [sys.executable, "-c", HEED_CTRL_C + script, *arguments],
-        cwd=folder,
-        env={**os.environ, "TMPDIR": str(temporary)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def everything(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
 OPTIONS = ["--target", "llvm", "--shape", "x/in=1,3,8,8"]

@@ -8,9 +8,9 @@ from io import StringIO
 
 import onnx
 import pytest
-from networks import Graph
 from rich.console import Console
-from tunables import model, tasks
+from support.networks import Graph
+from support.tunables import model, tasks
 
 import tvmflow
 from tvmflow._versions import install_command

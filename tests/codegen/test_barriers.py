@@ -6,7 +6,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from operators import random, single
+from support.operators import random, single
 from tvm import IRModule, s_tir, tirx
 from tvm.ir.transform import Sequential
 from tvm.script import tirx as T

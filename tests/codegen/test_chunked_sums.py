@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from half_device import half_device
 from onnx import TensorProto, helper, numpy_helper
+from support.half_device import half_device
 from tvm import s_tir, te, tirx
 from tvm.ir.transform import Sequential
 

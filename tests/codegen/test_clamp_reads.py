@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import helper
-from operators import build, random
+from support.operators import build, random
 
 import tvmflow
 from tvmflow.codegen.clamp_reads import read_with_sampler

@@ -7,8 +7,8 @@ from contextlib import closing
 import numpy as np
 import pytest
 import tvm
-from cuda_host import cuda_host
-from operators import feeds_for, single
+from support.cuda_host import cuda_host
+from support.operators import feeds_for, single
 from tvm import tirx
 from tvm.sym import Analyzer
 

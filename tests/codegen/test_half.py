@@ -12,7 +12,7 @@ import onnx
 import onnx.parser
 import pytest
 import tvm
-from networks import fire
+from support.networks import fire
 
 import tvmflow
 from tvmflow.errors import TargetError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from operators import single
+from support.operators import single
 
 import tvmflow
 

@@ -7,7 +7,7 @@ import re
 import onnxruntime
 import pytest
 from onnx import helper
-from operators import build, random
+from support.operators import build, random
 
 import tvmflow
 from tvmflow.verify.tolerance import NETWORK, assert_close

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tvm
 from onnx import helper
-from operators import build, random
+from support.operators import build, random
 from tvm import tirx
 
 import tvmflow

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 import tvm
-from kernels import by_row, by_texel, pointwise, scheduled, source, through
+from support.kernels import by_row, by_texel, pointwise, scheduled, source, through
 from tvm import tirx
 
 from tvmflow.devices.target import PRESETS

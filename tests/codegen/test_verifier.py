@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import tvm
-from kernels import build, by_channel, by_row, by_texel, opencl_target, pointwise, scheduled
+from support.kernels import build, by_channel, by_row, by_texel, opencl_target, pointwise, scheduled
 from tvm import s_tir, te, tirx
 from tvm.ir import Call
 from tvm.script import tirx as T

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
-from drivers import Driver, Runner, processor_drivers
+from support.drivers import Driver, Runner, processor_drivers
 
 import tvmflow
 from tvmflow.verify.tolerance import Tolerance, assert_close

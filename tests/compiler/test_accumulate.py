@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from half_device import half_device
-from networks import NETWORKS, Graph
+from support.half_device import half_device
+from support.networks import NETWORKS, Graph
 
 import tvmflow
 from tvmflow.compiler.compilation import Compilation

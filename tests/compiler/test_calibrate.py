@@ -6,10 +6,10 @@ import logging
 
 import numpy as np
 import pytest
-from first_stages import compiled_until
-from norm_chains import Chain
 from onnx import helper
-from operators import build, random
+from support.first_stages import compiled_until
+from support.norm_chains import Chain
+from support.operators import build, random
 
 import tvmflow
 from tvmflow.compiler.compilation import Compilation

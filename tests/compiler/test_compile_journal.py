@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from first_stages import compiled_until
-from journals import write
-from networks import Graph
+from support.first_stages import compiled_until
+from support.journals import write
+from support.networks import Graph
 
 import tvmflow
 from tvmflow import models

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import norm_chains
 import onnxruntime
 import pytest
-from operators import random
-from turns import in_turn
+from support import norm_chains
+from support.operators import random
+from support.turns import in_turn
 
 import tvmflow
 from tvmflow.verify.tolerance import STORED_AS_HALF, assert_close

@@ -9,7 +9,7 @@ import onnx
 import onnx.parser
 import pytest
 from onnx import helper, numpy_helper
-from turns import in_turn
+from support.turns import in_turn
 from typer.testing import CliRunner
 
 import tvmflow

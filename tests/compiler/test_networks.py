@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from first_stages import compiled_until
-from networks import NETWORKS, fire
+from support.first_stages import compiled_until
+from support.networks import NETWORKS, fire
 
 import tvmflow
 from tvmflow.devices.choices import PRECISIONS, STORAGES

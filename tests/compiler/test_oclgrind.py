@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 import pytest
-from oclgrind import Oclgrind
 from onnx import TensorProto, helper, numpy_helper
+from support.oclgrind import Oclgrind
 
 import tvmflow
 from tvmflow.devices.choices import PRECISIONS, STORAGES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from operators import conv
+from support.operators import conv
 from tvm import relax
 
 import tvmflow

@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import helper
-from operators import build, check, conv, random
+from support.operators import build, check, conv, random
 
 import tvmflow
 from tvmflow.compiler.driver import STAGES

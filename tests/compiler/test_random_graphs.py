@@ -12,8 +12,8 @@ from shutil import which
 import numpy as np
 import onnxruntime
 import pytest
-from drivers import processor_drivers
-from random_graphs import draw
+from support.drivers import processor_drivers
+from support.random_graphs import draw
 
 import tvmflow
 from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close

@@ -11,8 +11,8 @@ from contextlib import closing
 import numpy as np
 import onnx
 import pytest
-from cuda_host import cuda_host
 from onnx import TensorProto, helper, numpy_helper
+from support.cuda_host import cuda_host
 
 import tvmflow
 from tvmflow.errors import CompileError, DeviceError, ModelError

@@ -12,12 +12,12 @@ from functools import cached_property
 from multiprocessing.connection import Connection
 from typing import Any
 
-import cuda_host
 import numpy as np
 import onnx
 from configurations import BACKENDS, Configuration
 from contexts import Network, merged
 from flow import in_flow
+from support import cuda_host
 
 RIGHT, WRONG, REFUSED, INTERNAL, CRASH, HANG, UNJUDGED = KINDS = (
     "right", "wrong", "refused", "internal", "crash", "hang", "unjudged",

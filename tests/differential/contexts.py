@@ -12,8 +12,8 @@ import onnx
 from generators import Rule, rule_of
 from graphs import ERRATIC, IR_VERSION, TAME, VALUES, Graph, InvalidError, Tensor, opset_imports
 from hypothesis import strategies as st
-from norm_chains import FORMS, Chain
 from onnx import helper, numpy_helper
+from support.norm_chains import FORMS, Chain
 
 #: Channel counts: with and without a remainder modulo 4 and 16.
 CHANNELS = (3, 16, 5, 1, 17, 30, 60, 64)

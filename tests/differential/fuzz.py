@@ -22,17 +22,17 @@ from queue import Empty
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from compiling import KINDS, RIGHT  # noqa: E402
 from configurations import COLUMNS, CUDA  # noqa: E402
 from contexts import POSITIONS  # noqa: E402
-from cuda_host import ON_GPU  # noqa: E402
-from drivers import processor_drivers  # noqa: E402
 from fuzzer import BATCH, OPSETS, Counts, Fuzzer, aims_for, batches, cells, next_option  # noqa: E402
 from graphs import VALUES  # noqa: E402
 from judging import Worker  # noqa: E402
 from saving import load, save, signature  # noqa: E402
+from support.cuda_host import ON_GPU  # noqa: E402
+from support.drivers import processor_drivers  # noqa: E402
 
 #: Batches that Hypothesis draws before the cells are chosen anew.
 EXAMPLES = 12

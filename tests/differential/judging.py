@@ -16,9 +16,9 @@ import psutil
 from compiling import CRASH, HANG, INTERNAL, REFUSED, RIGHT, UNJUDGED, WRONG, Outcome, serve
 from configurations import CUDA, Configuration
 from contexts import Network
-from cuda_host import ON_GPU, environment
-from drivers import Driver
 from oracle import NoReferenceError, Oracle
+from support.cuda_host import ON_GPU, environment
+from support.drivers import Driver
 
 #: Time limit for compiling and running one network, on a busy machine.
 LIMIT_SECONDS = 180.0

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from contexts import Network
 from graphs import Tensor
-from onnx_cases import node_cases
+from support.onnx_cases import node_cases
 
 from tvmflow.frontend.nested import renamed
 from tvmflow.frontend.source import constant_value

@@ -15,13 +15,13 @@ import pytest
 from compiling import Outcome
 from configurations import COLUMNS, CUDA, OPTIONS, Configuration, option_values
 from contexts import POSITIONS, merged
-from drivers import processor_drivers
 from flow import FLOWS, in_flow
 from fuzzer import Batch, Counts, Fuzzer, aims_for, batches, cells
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from judging import Worker, has_reference
 from oracle import run
 from saving import load, save
+from support.drivers import processor_drivers
 
 OPSET = 18
 

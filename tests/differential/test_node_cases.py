@@ -10,10 +10,10 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 from configurations import Configuration
-from drivers import processor_drivers
 from judging import Worker
 from node_cases import SEVERAL, cases, forms_of, is_numeric, is_plain, network_of, opset_of
 from oracle import NoReferenceError, Oracle
+from support.drivers import processor_drivers
 
 from tvmflow.errors import ModelError
 from tvmflow.frontend import load_model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from farms import FAULTY, PATIENCE_S, Farm, eventually
+from support.farms import FAULTY, PATIENCE_S, Farm, eventually
 
 from tvmflow.farm import tracker
 from tvmflow.farm.network import Address

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from farm_candidates import Candidates
-from farms import FAULTY, PATIENCE_S, STOCK, Farm, eventually
+from support.farm_candidates import Candidates
+from support.farms import FAULTY, PATIENCE_S, STOCK, Farm, eventually
 
 from tvmflow.errors import FarmError
 from tvmflow.farm import scheduler, tracker

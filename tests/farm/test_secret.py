@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from farms import LOCAL, PATIENCE_S, eventually
+from support.farms import LOCAL, PATIENCE_S, eventually
 
 from tvmflow.errors import FarmError
 from tvmflow.farm import network

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from farm_candidates import Candidates
-from farms import LOCAL, PATIENCE_S, Farm, eventually, free_port
+from support.farm_candidates import Candidates
+from support.farms import LOCAL, PATIENCE_S, Farm, eventually, free_port
 
 from tvmflow.errors import FarmError
 from tvmflow.farm import session

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 
 import psutil
 import pytest
-from farms import PATIENCE_S, STOCK, Farm, eventually
+from support.farms import PATIENCE_S, STOCK, Farm, eventually
 
 from tvmflow import __version__
 from tvmflow.devices.host import Host

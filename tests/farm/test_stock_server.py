@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from farms import PATIENCE_S, STOCK, Farm
-from networks import squeeze_and_excite
+from support.farms import PATIENCE_S, STOCK, Farm
+from support.networks import squeeze_and_excite
 
 from tvmflow.compiler.options import CompileOptions
 from tvmflow.farm.runner import FarmRunner

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from farms import LOCAL, Farm, eventually
+from support.farms import LOCAL, Farm, eventually
 
 from tvmflow.farm.network import Address
 from tvmflow.farm.tracker import (

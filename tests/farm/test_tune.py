@@ -8,9 +8,9 @@ from pathlib import Path
 
 import onnx
 import pytest
-from farms import PATIENCE_S, Farm
-from forks import run_command
-from networks import Graph
+from support.farms import PATIENCE_S, Farm
+from support.forks import run_command
+from support.networks import Graph
 
 from tvmflow.journal.journal import Journal
 

@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from reference import assert_right, judge, load_and_run, onnxruntime_results, run
-from turns import in_turn
+from support.turns import in_turn
 
 import tvmflow
 from tvmflow.errors import ModelError, UnsupportedModelError

@@ -7,8 +7,8 @@ from contextlib import closing
 import onnx
 import onnxruntime
 import pytest
-from cuda_host import cuda_host
-from detectors import DETECTORS, feeds_for
+from support.cuda_host import cuda_host
+from support.detectors import DETECTORS, feeds_for
 
 import tvmflow
 from tvmflow.verify.tolerance import assert_close, table_for

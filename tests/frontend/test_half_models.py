@@ -9,8 +9,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from quantized_networks import NETWORKS, picture
-from turns import in_turn
+from support.quantized_networks import NETWORKS, picture
+from support.turns import in_turn
 
 import tvmflow
 

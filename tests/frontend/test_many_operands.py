@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 import pytest
-from first_stages import compiled_until
 from onnx import helper, numpy_helper
+from support.first_stages import compiled_until
 
 import tvmflow
 from tvmflow.frontend.load import load_model

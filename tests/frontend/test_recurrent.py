@@ -7,8 +7,8 @@ from contextlib import closing
 import numpy as np
 import onnx
 import pytest
-from recurrent_cases import KINDS, RESULTS, draw, model_of, reference
 from reference import assert_right, load_or_refusal, onnxruntime_results, run
+from support.recurrent_cases import KINDS, RESULTS, draw, model_of, reference
 
 import tvmflow
 from tvmflow.errors import ModelError

@@ -6,9 +6,9 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from cuda_host import cuda_host
-from drivers import Runner, processor_drivers
-from special_values import CASES, NOT_COMPARED, OF_INTEGERS, network, references
+from support.cuda_host import cuda_host
+from support.drivers import Runner, processor_drivers
+from support.special_values import CASES, NOT_COMPARED, OF_INTEGERS, network, references
 
 import tvmflow
 from tvmflow.frontend.ops import CONVERTERS

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from attention_models import Choice, attention, heads
-from first_stages import compiled_until
 from onnx import helper
-from operators import build
+from support.attention_models import Choice, attention, heads
+from support.first_stages import compiled_until
+from support.operators import build
 
 from tvmflow.ir.rewriter import shape_of
 from tvmflow.ir.signatures import bindings_of, called_function

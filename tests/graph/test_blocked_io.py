@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from networks import Graph
 from onnx import TensorProto, helper
+from support.networks import Graph
 
 import tvmflow
 from tvmflow.devices.target import PRESETS

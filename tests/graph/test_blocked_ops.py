@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 import pytest
-from networks import Graph
 from onnx import TensorProto, helper
-from turns import in_turn
+from support.networks import Graph
+from support.turns import in_turn
 
 import tvmflow
 from tvmflow.verify.tolerance import assert_close

@@ -8,11 +8,11 @@ import numpy as np
 import onnxruntime
 import pytest
 import tvm
-from cuda_host import cuda_host
-from first_stages import compiled_until
-from networks import NETWORKS
 from onnx import helper
-from operators import build, feeds_for, random, single
+from support.cuda_host import cuda_host
+from support.first_stages import compiled_until
+from support.networks import NETWORKS
+from support.operators import build, feeds_for, random, single
 from tvm import relax
 from tvm.script import tirx as T
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from first_stages import through
+from support.first_stages import through
 from tvm import relax, s_tir, tirx
 from tvm.tirx import IterVar
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from first_stages import compiled_until
 from onnx import helper
-from operators import build, check, conv, random, single
+from support.first_stages import compiled_until
+from support.operators import build, check, conv, random, single
 from tvm import sym, tirx
 
 from tvmflow.devices.target import PRESETS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from first_stages import compiled_until
-from networks import NETWORKS
+from support.first_stages import compiled_until
+from support.networks import NETWORKS
 
 from tvmflow.graph.memory import ALIGNMENT, MemoryPlan, Tensor, assign_blocks, shared_sizes
 from tvmflow.ir.scope import HALF_BUFFER, is_half

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import norm_chains
 import numpy as np
 import pytest
-from first_stages import through
-from norm_chains import Chain
 from onnx import helper
 from onnx.numpy_helper import to_array
-from operators import build, random
+from support import norm_chains
+from support.first_stages import through
+from support.norm_chains import Chain
+from support.operators import build, random
 
 import tvmflow
 from tvmflow.frontend import load_model

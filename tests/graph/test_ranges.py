@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from first_stages import compiled_until
-from norm_chains import Chain
 from onnx import helper
-from operators import build, random
+from support.first_stages import compiled_until
+from support.norm_chains import Chain
+from support.operators import build, random
 
 from tvmflow.graph.ranges import Precision
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from operators import check, single
+from support.operators import check, single
 
 
 @pytest.mark.opencl

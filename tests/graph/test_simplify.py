@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from first_stages import through
+from support.first_stages import through
 from tvm import relax, te, tirx
 from tvm.ir import GenericConst
 

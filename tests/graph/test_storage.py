@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import onnxruntime
 import pytest
-from first_stages import compiled_until
-from networks import NETWORKS, Graph
-from operators import conv, feeds_for
+from support.first_stages import compiled_until
+from support.networks import NETWORKS, Graph
+from support.operators import conv, feeds_for
 
 import tvmflow
 from tvmflow.compiler.options import STORAGE_OVERRIDES

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from journals import TARGET, random_trials, read, write
+from support.journals import TARGET, random_trials, read, write
 
 from tvmflow.errors import JournalError
 from tvmflow.journal import frames, writing
@@ -183,7 +183,7 @@ def test_another_major_version_is_refused_and_a_damaged_version_is_not(tmp_path:
 LIMITED = """
 import resource, sys
 sys.path.insert(0, sys.argv[2])
-from journals import random_trials
+from support.journals import random_trials
 from tvmflow.errors import JournalError
 from tvmflow.journal.journal import Journal
 
@@ -207,7 +207,7 @@ assert refused == 20
 
 def test_a_full_disk_costs_the_records_that_were_refused_and_no_other(tmp_path: Path):
     path = tmp_path / "a.journal"
-    arguments = [sys.executable, "-c", LIMITED, str(path), str(Path(__file__).parent)]
+    arguments = [sys.executable, "-c", LIMITED, str(path), str(Path(__file__).parents[1])]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     appended = [int(line) for line in done.stdout.split()]
@@ -217,9 +217,9 @@ def test_a_full_disk_costs_the_records_that_were_refused_and_no_other(tmp_path: 
 
 
 def test_no_record_that_was_flushed_is_lost_when_the_writer_is_killed(tmp_path: Path):
-    script = Path(__file__).with_name("kill_writers.py")
     done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), "300"],
+        [sys.executable, "-m", "support.kill_writers", str(tmp_path), "300"],
+        cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
         check=False,

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from journals import DEVICES, TARGET, random_trials, read, workload, write
+from support.journals import DEVICES, TARGET, random_trials, read, workload, write
 
 from tvmflow.errors import JournalError
 from tvmflow.journal.journal import Journal

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from journals import DEVICES, TARGET, random_trials, read, write
+from support.journals import DEVICES, TARGET, random_trials, read, write
 
 from tvmflow.errors import ArtifactError, JournalError
 from tvmflow.journal.journal import Journal

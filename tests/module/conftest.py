@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-# pytest's import mode must not matter: test modules find the network next to them.
-sys.path.insert(0, str(Path(__file__).parent))
-
-from mock_library import build_mock
-from tiny_network import build, metadata, weight
+from support.mock_library import build_mock
+from support.tiny_network import build, metadata, weight
 
 from tvmflow.module.artifact import write_artifact
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_network import expected, metadata, values, weight
+from support.tiny_network import expected, metadata, values, weight
 
 from tvmflow.errors import ArtifactError, CompileError, TvmflowError
 from tvmflow.module import artifact, files

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from forks import run_forked
 from onnx import TensorProto, helper
+from support.forks import run_forked
 
 import tvmflow
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import tiny_network
-from counted_network import small_network
 from onnx import helper
-from operators import build
+from support import tiny_network
+from support.counted_network import small_network
+from support.operators import build
 
 import tvmflow
 from tvmflow.errors import DeviceError

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tiny_network import build, metadata, weight
+from support.tiny_network import build, metadata, weight
 
 import tvmflow
 from tvmflow._versions import install_command

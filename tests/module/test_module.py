@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_network import OUTPUTS, SHIFT, X, expected, metadata, values, weight
+from support.tiny_network import OUTPUTS, SHIFT, X, expected, metadata, values, weight
 
 from tvmflow.errors import ArtifactError, DeviceError, InputError, KernelBuildError
 from tvmflow.module import link

@@ -6,10 +6,10 @@ import copy
 from contextlib import closing
 
 import numpy as np
-import open_networks
 import pytest
-from networks import NETWORKS
 from onnx import helper
+from support import open_networks
+from support.networks import NETWORKS
 
 import tvmflow
 from tvmflow.errors import CompileError, InputError, ModelError, ShapeError
@@ -211,7 +211,7 @@ def test_a_schedule_without_code_gives_way_in_all_shapes(monkeypatch, caplog, ne
         return workload.sch
 
     from onnx import helper
-    from operators import build
+    from support.operators import build
 
     nodes = [helper.make_node("Add", ["x", "one"], ["y"], name="the_sum")]
     model = build(nodes, {"x": (2, 5)}, ["y"], {"one": np.float32(1)})

@@ -13,7 +13,7 @@ from shutil import which
 
 import numpy as np
 import pytest
-from build_cache import cached_build
+from support.build_cache import cached_build
 
 NATIVE = Path(__file__).parents[2] / "native" / "opencl"
 

@@ -8,9 +8,9 @@ from contextlib import closing
 import numpy as np
 import onnx
 import pytest
-from cuda_host import cuda_host
 from onnx import TensorProto, helper
-from operators import build, check, feeds_for, random, references
+from support.cuda_host import cuda_host
+from support.operators import build, check, feeds_for, random, references
 
 import tvmflow
 from tvmflow.ir.operator import DOMAIN

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from small_operators import SHIFTED
+from support.small_operators import SHIFTED
 from typer.testing import CliRunner
 
 import tvmflow

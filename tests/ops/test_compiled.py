@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 import tvm_ffi
-from small_operators import SHIFTED, kinds, rows_of
+from support.small_operators import SHIFTED, kinds, rows_of
 
 from tvmflow.errors import InputError, OperatorError
 from tvmflow.ir.tensors import dtype_from_name

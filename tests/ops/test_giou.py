@@ -7,11 +7,11 @@ import itertools
 import re
 from functools import cache
 
-import boxes
 import numpy as np
 import pytest
-from knob_choices import candidates
-from turns import in_turn
+from support import boxes
+from support.knob_choices import candidates
+from support.turns import in_turn
 
 from tvmflow.devices.target import PRESETS, resolve
 from tvmflow.errors import InputError, OperatorError, ShapeError

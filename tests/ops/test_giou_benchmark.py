@@ -6,7 +6,7 @@ import json
 from importlib.util import find_spec
 
 import pytest
-from torch_benchmarks import check_that_it_says_so, run
+from support.torch_benchmarks import check_that_it_says_so, run
 
 SCRIPT = "giou.py"
 STEPS = ("naive loop", "concatenated", "padded", "fused", "conditional", "ragged")

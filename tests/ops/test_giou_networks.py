@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import replace
 
-import boxes
 import numpy as np
 import pytest
-from cuda_host import cuda_host
 from onnx import TensorProto, helper
-from turns import in_turn
+from support import boxes
+from support.cuda_host import cuda_host
+from support.turns import in_turn
 
 import tvmflow
 from tvmflow.errors import ModelError, UnsupportedModelError

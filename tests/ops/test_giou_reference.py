@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import boxes
-import duals
 import numpy as np
 import pytest
+from support import boxes, duals
 
 from tvmflow.ir.operators import OPERATORS
 from tvmflow.ops.giou_reference import giou, giou_gradients

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-import pages
+from support import pages
 
 
 def test_code_of_the_guide():

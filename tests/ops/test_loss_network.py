@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from operators import build, random, references
-from turns import in_turn
+from support.operators import build, random, references
+from support.turns import in_turn
 
 import tvmflow
 from tvmflow.ir.operator import DOMAIN

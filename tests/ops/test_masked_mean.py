@@ -8,14 +8,14 @@ from contextlib import closing
 from dataclasses import replace
 from functools import cache
 
-import boxes
 import numpy as np
 import onnx
 import pytest
 import tvm
-from cuda_host import cuda_host
 from onnx import helper
-from operators import build, references
+from support import boxes
+from support.cuda_host import cuda_host
+from support.operators import build, references
 from tvm import te, tirx
 
 import tvmflow

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, shape_inference
-from operators import build, feeds_for, random, references
+from support.operators import build, feeds_for, random, references
 
 import tvmflow
 from tvmflow import ops

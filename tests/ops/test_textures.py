@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-import boxes
 import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from small_operators import SHIFTED, rows_of
+from support import boxes
+from support.small_operators import SHIFTED, rows_of
 
 from tvmflow.devices.target import resolve
 from tvmflow.errors import CompileError, InputError, OperatorError, TargetError

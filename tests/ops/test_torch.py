@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from small_operators import SHIFTED
+from support.small_operators import SHIFTED
 
 from tvmflow.errors import InputError, OperatorError, ShapeError
 

@@ -8,8 +8,8 @@ import zlib
 from importlib.util import find_spec
 
 import numpy as np
-import pages
 import pytest
+from support import pages
 
 import tvmflow
 from tvmflow._versions import install_command

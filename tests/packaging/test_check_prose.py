@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 
-import pages
 import pytest
+from support import pages
 
 _spec = importlib.util.spec_from_file_location("check_prose", pages.ROOT / "docs/check_prose.py")
 check_prose = importlib.util.module_from_spec(_spec)

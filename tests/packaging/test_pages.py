@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
-import pages
 import pytest
 import typer
+from support import pages
 
 from tvmflow.cli.app import app
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import pages
 import pytest
 from onnx import helper
+from support import pages
 
 import tvmflow
 from tvmflow import models

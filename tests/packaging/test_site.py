@@ -9,8 +9,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-import pages
 import pytest
+from support import pages
 
 pytestmark = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("sphinx", "myst_parser", "furo")),

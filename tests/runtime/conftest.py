@@ -16,9 +16,9 @@ from shutil import which
 from typing import Any
 
 import pytest
-from build_cache import cached_build
-from drivers import DRIVERS, POCL, Driver
-from forks import run_forked
+from support.build_cache import cached_build
+from support.drivers import DRIVERS, POCL, Driver
+from support.forks import run_forked
 
 SCRIPTS = Path(__file__).with_name("scripts")
 NATIVE_TESTS = Path(__file__).parents[1] / "native"

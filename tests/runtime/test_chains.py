@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from drivers import DRIVERS
+from support.drivers import DRIVERS
 
 #: Those for CPUs: all have shared virtual memory of the fine-grained kind.
 PROCESSORS = [driver for driver in DRIVERS if "pocl" in driver.name or driver.name == "intel"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from fake_opencl import NO_ICD, build_fake, build_no_icd
+from support.fake_opencl import NO_ICD, build_fake, build_no_icd
 
 from tvmflow.runtime import devices
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 from onnx import helper
-from operators import build
+from support.operators import build
 
 
 def kernels(launches):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from attention_models import Choice, attention, heads
-from checks import check_any_knobs, check_outputs, of_family
-from first_stages import chosen_schedules
 from onnx import helper
-from operators import build, feeds_for, random, references
+from support.attention_models import Choice, attention, heads
+from support.checks import check_any_knobs, check_outputs, of_family
+from support.first_stages import chosen_schedules
+from support.operators import build, feeds_for, random, references
 
 import tvmflow
 from tvmflow.models import build as build_network

@@ -6,10 +6,10 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from attention_models import Choice, attention, heads
-from checks import check_any_knobs, check_outputs, of_family
-from cuda_host import cuda_host
-from operators import feeds_for, random, references
+from support.attention_models import Choice, attention, heads
+from support.checks import check_any_knobs, check_outputs, of_family
+from support.cuda_host import cuda_host
+from support.operators import feeds_for, random, references
 
 import tvmflow
 from tvmflow.graph import attention as fusion

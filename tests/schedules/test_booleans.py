@@ -6,7 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
-from operators import build, feeds_for
+from support.operators import build, feeds_for
 
 import tvmflow
 

@@ -6,9 +6,9 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-from first_stages import chosen_schedules
 from onnx import helper
-from operators import build, random
+from support.first_stages import chosen_schedules
+from support.operators import build, random
 from tvm import te
 
 from tvmflow.devices.target import resolve

@@ -7,8 +7,8 @@ import re
 import numpy as np
 import onnxruntime
 import pytest
-from first_stages import chosen_schedules
 from onnx import TensorProto, helper, numpy_helper
+from support.first_stages import chosen_schedules
 
 import tvmflow
 from tvmflow.ir.annotations import CONSTANT_SUFFIX

@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from cuda_host import cuda_host
-from networks import NETWORKS
 from onnx import TensorProto, helper
-from operators import build, check, conv, feeds_for, random, single
+from support.cuda_host import cuda_host
+from support.networks import NETWORKS
+from support.operators import build, check, conv, feeds_for, random, single
 
 import tvmflow
 from tvmflow.models import build as build_model

@@ -12,11 +12,11 @@ import onnx
 import onnxruntime
 import pytest
 import tvm
-from first_stages import chosen_schedules
-from knob_choices import sample_knobs
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
-from quick_knobs import is_quick
+from support.first_stages import chosen_schedules
+from support.knob_choices import sample_knobs
+from support.quick_knobs import is_quick
 from tvm import s_tir, te, tirx
 
 import tvmflow

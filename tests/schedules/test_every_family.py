@@ -6,7 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import helper
-from operators import build, feeds_for, random
+from support.operators import build, feeds_for, random
 
 import tvmflow
 from tvmflow.schedules import (

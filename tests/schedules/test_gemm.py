@@ -9,13 +9,13 @@ from contextlib import closing
 from dataclasses import asdict, replace
 
 import numpy as np
-import operators
 import pytest
-from cuda_host import cuda_host
-from knob_choices import candidates
 from onnx import TensorProto, helper, numpy_helper
-from operators import feeds_for, single
-from test_knobs import network
+from support import operators
+from support.convolutions import network
+from support.cuda_host import cuda_host
+from support.knob_choices import candidates
+from support.operators import feeds_for, single
 from tvm import relax, te
 
 import tvmflow

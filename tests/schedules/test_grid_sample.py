@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from checks import check_any_knobs, check_outputs, of_family
 from onnx import helper
-from operators import build, feeds_for, random
-from row_reductions import MODES, TURNS
-from turns import in_turn
+from support.checks import check_any_knobs, check_outputs, of_family
+from support.operators import build, feeds_for, random
+from support.row_reductions import MODES, TURNS
+from support.turns import in_turn
 
 import tvmflow
 from tvmflow.schedules import grid_sample

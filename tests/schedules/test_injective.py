@@ -10,10 +10,10 @@ import numpy as np
 import onnxruntime
 import pytest
 import tvm
-from injective_networks import blocked, ints, plain
-from knob_choices import candidates
-from row_reductions import schedules
-from turns import in_turn
+from support.injective_networks import blocked, ints, plain
+from support.knob_choices import candidates
+from support.row_reductions import schedules
+from support.turns import in_turn
 from tvm import te, tirx
 
 import tvmflow

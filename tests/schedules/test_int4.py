@@ -7,10 +7,10 @@ from contextlib import closing
 import numpy as np
 import onnx
 import pytest
-from cuda_host import cuda_host
 from onnx import TensorProto, helper, numpy_helper
-from operators import random
-from row_reductions import MODES
+from support.cuda_host import cuda_host
+from support.operators import random
+from support.row_reductions import MODES
 
 import tvmflow
 from tvmflow.frontend import load_model

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from onnx import helper
-from operators import build, random
+from support.operators import build, random
 
 import tvmflow
 

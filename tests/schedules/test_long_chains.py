@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import operators
 import pytest
 from onnx import helper
+from support import operators
 
 TARGETS = pytest.mark.parametrize(
     ("target", "device"),

@@ -8,11 +8,11 @@ import random
 import numpy as np
 import onnxruntime
 import pytest
-from knob_choices import candidates
 from onnx import helper
-from operators import build
-from operators import random as normal
-from turns import in_turn
+from support.knob_choices import candidates
+from support.operators import build
+from support.operators import random as normal
+from support.turns import in_turn
 
 import tvmflow
 from tvmflow.devices.target import PRESETS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from operators import build, check, conv, random, single
-from turns import in_turn
+from support.operators import build, check, conv, random, single
+from support.turns import in_turn
 
 pytestmark = pytest.mark.optimised
 

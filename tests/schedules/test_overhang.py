@@ -6,9 +6,9 @@ import re
 
 import onnxruntime
 import pytest
-from first_stages import chosen_schedules
 from onnx import helper
-from operators import build, feeds_for, random
+from support.first_stages import chosen_schedules
+from support.operators import build, feeds_for, random
 
 import tvmflow
 from tvmflow.verify.tolerance import NETWORK, assert_close

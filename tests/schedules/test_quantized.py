@@ -8,7 +8,7 @@ import onnx.parser
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from turns import in_turn
+from support.turns import in_turn
 
 import tvmflow
 from tvmflow.codegen.opencl_source import store_bytes

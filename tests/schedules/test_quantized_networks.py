@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 import pytest
-from quantized_networks import NETWORKS, picture, quantized
-from turns import in_turn
+from support.quantized_networks import NETWORKS, picture, quantized
+from support.turns import in_turn
 
 import tvmflow
 

@@ -7,13 +7,13 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from checks import check_any_knobs, check_outputs, of_family
-from cuda_host import cuda_host
-from first_stages import chosen_schedules, compiled_until
 from onnx import helper
-from operators import build, feeds_for, random, references
-from row_reductions import MODES, TURNS
-from turns import in_turn
+from support.checks import check_any_knobs, check_outputs, of_family
+from support.cuda_host import cuda_host
+from support.first_stages import chosen_schedules, compiled_until
+from support.operators import build, feeds_for, random, references
+from support.row_reductions import MODES, TURNS
+from support.turns import in_turn
 
 import tvmflow
 from tvmflow.schedules import recurrent

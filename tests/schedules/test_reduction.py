@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from operators import build, feeds_for, random, single
-from row_reductions import MODES, TURNS, schedule_of, scheduled_text
-from turns import in_turn
+from support.operators import build, feeds_for, random, single
+from support.row_reductions import MODES, TURNS, schedule_of, scheduled_text
+from support.turns import in_turn
 
 import tvmflow
 from tvmflow.schedules.reduction import Knobs

@@ -7,8 +7,8 @@ several columns and blocks reuses weights and inputs.
 from __future__ import annotations
 
 import pytest
-from operators import conv
-from scheduled_networks import scheduled
+from support.operators import conv
+from support.scheduled_networks import scheduled
 
 from tvmflow.devices.target import PRESETS, resolve
 from tvmflow.explain.analysis.executions import instructions

@@ -6,9 +6,9 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import helper
-from operators import build, feeds_for, random, single
-from row_reductions import MODES, TURNS, scheduled_text, schedules
-from turns import in_turn
+from support.operators import build, feeds_for, random, single
+from support.row_reductions import MODES, TURNS, scheduled_text, schedules
+from support.turns import in_turn
 
 import tvmflow
 from tvmflow.schedules.row_reduction import Knobs

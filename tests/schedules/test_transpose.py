@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from knob_choices import candidates
-from operators import check, single
+from support.knob_choices import candidates
+from support.operators import check, single
 from tvm import te, tirx
 
 import tvmflow

@@ -12,7 +12,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from turns import in_turn
+from support.turns import in_turn
 
 import tvmflow
 from tvmflow.devices.target import PRESETS

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from onnx import helper
-from operators import build
+
+from support.operators import build
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ from pathlib import Path
 from shutil import which
 
 import numpy as np
-from drivers import Runner
 
 import tvmflow
+from support.drivers import Runner
 
 _FOLDER = Path(__file__).parent
 _HEADERS = [_FOLDER / f"cuda_{name}.h" for name in ("host", "types", "threads", "tensor_cores")]
@@ -259,7 +259,7 @@ class CudaHost:
         if ON_GPU:
             self._runner = Runner({})
             return
-        self._runner = Runner(environment(), hook=Path(__file__).stem)
+        self._runner = Runner(environment(), hook=__name__)
 
     @property
     def alive(self) -> bool:

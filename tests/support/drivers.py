@@ -122,7 +122,7 @@ class Runner:
     under
         Command that runs the process's own command as its arguments.
     hook
-        Module of this folder that prepares the process (``install``) and runs modules (``run``).
+        Module that prepares the process (``install``) and runs modules (``run``).
     """
 
     def __init__(self, env: Mapping[str, str], under: Sequence[str] = (), hook: str = ""):

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from build_cache import cached_build
+from support.build_cache import cached_build
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "tests" / "module" / "standalone" / "fake_opencl"

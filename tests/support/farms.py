@@ -9,8 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,6 +37,14 @@ def free_port() -> int:
         port = choice.choice(_PORTS)
         with suppress(OSError), socket.create_server((LOCAL, port)):
             return port
+
+
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """Hold a port of this machine on which nothing listens."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 def eventually(look: Callable[[], T], limit_s: float = PATIENCE_S) -> T:

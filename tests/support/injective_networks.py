@@ -7,7 +7,8 @@ from functools import cache
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from operators import random
+
+from support.operators import random
 
 
 def ints(*values):

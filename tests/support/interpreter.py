@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 
 import numpy as np
-from cl_calls import Device
 
+from support.cl_calls import Device
 from tvmflow.ir.tensors import dtype_from_name
 from tvmflow.module.standalone.format import DTYPES, ArgumentKind, Kind, Section
 from tvmflow.module.standalone.read import EncodedPlan, read_plan

@@ -180,7 +180,7 @@ def network(
     form: str, shape: Sequence[int], axes: Sequence[int], *, conv: bool = False, opset: int = 17
 ) -> onnx.ModelProto:
     """Return a form between two element-wise operators, or after a shape-preserving convolution."""
-    from operators import build
+    from support.operators import build
 
     chain = Chain(shape, axes, opset)
     if conv:

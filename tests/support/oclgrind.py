@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from drivers import Runner
 
 import tvmflow
+from support.drivers import Runner
 
 _HEADER = Path(__file__).with_name("image_bounds.h")
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from build_cache import cached_build
+
+from support.build_cache import cached_build
 
 
 def _make(folder: Path) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 import onnxruntime
-from networks import Graph
+
+from support.networks import Graph
 
 
 def with_open_extents(model: onnx.ModelProto, *symbols: str | None) -> onnx.ModelProto:

@@ -8,11 +8,11 @@ from contextlib import closing
 import numpy as np
 import onnx
 import onnxruntime
-from cuda_host import cuda_host
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import tvmflow
+from support.cuda_host import cuda_host
 from tvmflow.ir.operator import DOMAIN, VERSION
 from tvmflow.ops.onnx_form import op_runs, register_schemas
 from tvmflow.verify.tolerance import OPERATOR, assert_close

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from farms import PATIENCE_S
+import os
+import sys
 
 from tvmflow.cli import main
 from tvmflow.farm import connect, tracker
 from tvmflow.tuning import tuner
+
+sys.path[0] = os.path.dirname(sys.path[0])
+from support.farms import PATIENCE_S  # noqa: E402
 
 connect.OFFER_S = tracker._ANSWER_S = PATIENCE_S
 # Disturbed measurements are repeated at once.

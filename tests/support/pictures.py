@@ -6,8 +6,8 @@ import ctypes
 from dataclasses import dataclass, field
 
 import numpy as np
-import standalone_api as api
 
+from support import standalone_api as api
 from tvmflow.ir.pictures import IMAGE_FORMATS, ImageInput
 from tvmflow.module.standalone.binding import ImageData as Image
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import onnxruntime
-from interpreter import Interpreter
 
 import tvmflow
+from support.interpreter import Interpreter
 from tvmflow.compiler.compilation import Compilation
 from tvmflow.compiler.driver import compile_model, run_stages
 from tvmflow.compiler.options import CompileOptions

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from networks import Graph
+
+from support.networks import Graph
 
 CHANNELS = (1, 3, 5, 7, 18, 30)
 LARGEST = 12

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from first_stages import compiled_until
 
+from support.first_stages import compiled_until
 from tvmflow.schedules import Scheduled
 
 #: Modes that take turns: those of CPUs, and those of GPUs.

@@ -14,6 +14,9 @@ os.dup2(2, 1)
 
 import tvmflow  # noqa: E402
 
+# Hooks are imported as tests import them.
+sys.path[0] = os.path.dirname(sys.path[0])
+
 hook = importlib.import_module(sys.argv[1]) if sys.argv[1] else None
 if hook is not None:
     hook.install()

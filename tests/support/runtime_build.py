@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from build_cache import cached_build
-
+from support.build_cache import cached_build
 from tvmflow.module.standalone import code_digest
 from tvmflow.module.standalone.link import function_table
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from networks import Graph
-from tunables import PretendedBuilder, PretendedRunner, failed
+from support.networks import Graph
+from support.tunables import PretendedBuilder, PretendedRunner, failed
 
 import tvmflow
 from tvmflow.compiler.compilation import Compilation

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from journals import random_trials, read, write
+from support.journals import random_trials, read, write
 
 from tvmflow.errors import JournalError
 from tvmflow.journal.journal import Journal

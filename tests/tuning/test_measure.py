@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tvm
-from knob_choices import sample_knobs
-from tunables import tasks
+from support.knob_choices import sample_knobs
+from support.tunables import tasks
 from tvm import te, tirx
 
 import tvmflow.tuning.building as building

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from tunables import model, tasks
+from support.tunables import model, tasks
 
 import tvmflow
 from tvmflow.devices.gpus import GPUS

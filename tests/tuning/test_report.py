@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from tunables import tasks
+from support.tunables import tasks
 
 from tvmflow.journal.records import Device
 from tvmflow.tuning.report import write_report

@@ -6,8 +6,8 @@ import statistics
 from itertools import product
 
 import pytest
-from knob_choices import candidates
-from tunables import cost_of, tasks
+from support.knob_choices import candidates
+from support.tunables import cost_of, tasks
 
 from tvmflow.errors import TvmflowError
 from tvmflow.tuning.choose_search import SEARCHES, check_search, searches

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tunables import model, tasks
+from support.tunables import model, tasks
 
 import tvmflow
 from tvmflow.compiler.options import CompileOptions

@@ -12,7 +12,7 @@ from itertools import count
 from types import SimpleNamespace
 
 import pytest
-from tunables import (
+from support.tunables import (
     NoisyRunner,
     PretendedBuilder,
     PretendedRunner,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from norm_chains import Chain
 from onnx import TensorProto, helper
-from operators import build, random
+from support.norm_chains import Chain
+from support.operators import build, random
 
 from tvmflow.errors import InputError
 from tvmflow.verify.halves import LOSS, Halves, half_names

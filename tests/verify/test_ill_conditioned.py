@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import norm_chains
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from operators import random
+from support import norm_chains
+from support.operators import random
 
 from tvmflow.errors import VerificationError
 from tvmflow.ir.tensors import TensorInfo

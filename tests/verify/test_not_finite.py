@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from operators import build
+from support.operators import build
 
 import tvmflow
 from tvmflow.verify.compare import disagreement, origin, verify

@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from quantized_networks import picture, quantized
+from support.quantized_networks import picture, quantized
 
 import tvmflow
 from tvmflow.ir.tensors import TensorInfo

@@ -7,8 +7,8 @@ from collections import defaultdict
 import pytest
 from cases import CASES, OPSETS, network_of
 from configurations import COLUMNS, Configuration
-from drivers import processor_drivers
 from judging import Worker
+from support.drivers import processor_drivers
 
 pytestmark = [pytest.mark.opencl, pytest.mark.onnxruntime]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from loops_for_cpus import LLVM, found, lab, product, seconds
+from support.loops_for_cpus import LLVM, found, lab, product, seconds
 from tvm.script import tirx as T
 
 from tvmflow.explain.analysis import cache_lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from analysis_kernels import column_major, gathered, row_major, strided
-from simulated import addresses, simulate
+from support.simulated import addresses, simulate
 from tvm.script import tirx as T
 
 from tvmflow.devices.target import resolve

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
-from simulated import simulate
+from support.simulated import simulate
 from tvm.script import tirx as T
 
 from tvmflow.devices.target import resolve

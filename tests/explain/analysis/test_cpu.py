@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from loops_for_cpus import LAB, LLVM, kinds, lab
+from support.loops_for_cpus import LAB, LLVM, kinds, lab
 
 from tvmflow.devices.target import resolve
 from tvmflow.explain.analysis import accumulators, cache_lines, findings, loop_nests, vector_lanes

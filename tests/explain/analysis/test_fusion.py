@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from onnx import helper
-from operators import build, random
-from scheduled_networks import fused
+from support.operators import build, random
+from support.scheduled_networks import fused
 from tvm import relax, te, topi
 
 from tvmflow.devices.target import resolve

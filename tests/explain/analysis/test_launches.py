@@ -7,11 +7,11 @@ from math import prod
 
 import onnx
 import pytest
-from first_stages import compiled_until
 from launches import Launch, arithmetic, launches, with_arithmetic
 from launches import _launches as of_function
-from operators import conv
-from scheduled_networks import scheduled
+from support.first_stages import compiled_until
+from support.operators import conv
+from support.scheduled_networks import scheduled
 from tvm.script import tirx as T
 
 from tvmflow import models

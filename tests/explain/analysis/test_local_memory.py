@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from onnx import helper
-from operators import build, random
-from scheduled_networks import scheduled
-from simulated import simulate
+from support.operators import build, random
+from support.scheduled_networks import scheduled
+from support.simulated import simulate
 from tvm.script import tirx as T
 
 from tvmflow.devices.target import resolve, with_storage

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from analysis_kernels import squares, texel_columns
 from onnx import helper
-from operators import build, random
-from scheduled_networks import scheduled
-from simulated import executed
+from support.operators import build, random
+from support.scheduled_networks import scheduled
+from support.simulated import executed
 from tvm.script import tirx as T
 
 import tvmflow

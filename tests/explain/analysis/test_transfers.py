@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from onnx import helper
-from operators import build, random
+from support.operators import build, random
 from tvm.script import tirx as T
 
 import tvmflow

@@ -6,7 +6,7 @@ import platform
 import re
 
 import pytest
-from loops_for_cpus import LLVM, found, kinds, lab, product
+from support.loops_for_cpus import LLVM, found, kinds, lab, product
 from tvm.script import tirx as T
 
 from tvmflow.explain.analysis import vector_lanes

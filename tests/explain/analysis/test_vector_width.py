@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import analysis_kernels as kernels
 import pytest
-from simulated import simulate
+from support.simulated import simulate
 from tvm.script import tirx as T
 
 from tvmflow.devices.target import resolve

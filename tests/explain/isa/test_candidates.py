@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tunables import tasks
+from support.tunables import tasks
 
 from tvmflow.devices.gpus import find_gpu
 from tvmflow.explain.isa.candidates import machine_code_for

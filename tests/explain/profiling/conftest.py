@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from browser import Browser, Page
+from support.browser import Browser, Page
 
 from tvmflow.explain.profiling.page.write import write_page
 

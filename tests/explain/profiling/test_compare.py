@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from profiles import synthetic_profile
+from support.profiles import synthetic_profile
 
 from tvmflow.explain.profiling.page.write import Pair, pair
 

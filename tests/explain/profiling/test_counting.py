@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import helper
-from operators import build
+from support.operators import build
 from tvm import s_tir, te, tirx
 
 import tvmflow

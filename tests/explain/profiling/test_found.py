@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import replace
 
 import pytest
-from profiles import synthetic_profile
+from support.profiles import synthetic_profile
 
 from tvmflow.devices.target import resolve
 from tvmflow.explain import analysis

@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 import pytest
-from profiles import synthetic_profile
+from support.profiles import synthetic_profile
 
 from tvmflow.explain.profiling.host import host_finding
 from tvmflow.explain.profiling.reading import from_json

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from browser import Page
-from tunables import tasks
+from support.browser import Page
+from support.tunables import tasks
 
 from tvmflow.explain.lab import run_lab
 from tvmflow.explain.lab_page import write_page

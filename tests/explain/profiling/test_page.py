@@ -8,7 +8,7 @@ from functools import partial
 from itertools import accumulate
 
 import pytest
-from profiles import synthetic_profile
+from support.profiles import synthetic_profile
 
 from tvmflow.errors import ArtifactError
 from tvmflow.explain.profiling.host import host_finding

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from profiles import synthetic_profile
+from support.profiles import synthetic_profile
 
 browser_test = pytest.mark.browser
 PROFILE = synthetic_profile(40)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from profiles import synthetic_profile
+from support.profiles import synthetic_profile
 
 from tvmflow.devices.gpus import find_gpu
 from tvmflow.explain.isa.findings import all_findings

@@ -9,7 +9,7 @@ from itertools import cycle
 
 import numpy as np
 import pytest
-from profiles import synthetic_profile
+from support.profiles import synthetic_profile
 
 from tvmflow.explain.profiling.page.write import page_text
 from tvmflow.explain.profiling.record import Ceilings

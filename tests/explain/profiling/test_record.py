@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 import pytest
-from profiles import synthetic_profile
+from support.profiles import synthetic_profile
 
 from tvmflow.errors import ArtifactError
 from tvmflow.explain.profiling.reading import from_json, read_profile

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from profiles import synthetic_profile
+from support.profiles import synthetic_profile
 
 from tvmflow.explain.profiling.ceilings import above, rated
 from tvmflow.explain.profiling.record import CacheCeiling, Ceilings

@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 import pytest
-from counted_network import CHANNELS, CONVOLUTIONS, small_network
 from onnx import helper
-from operators import build, random
+from support.counted_network import CHANNELS, CONVOLUTIONS, small_network
+from support.operators import build, random
 
 import tvmflow
 from tvmflow.errors import ArtifactError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from profiles import synthetic_profile
+from support.profiles import synthetic_profile
 
 from tvmflow.explain.profiling.record import MemoryStep
 from tvmflow.explain.profiling.trace import trace

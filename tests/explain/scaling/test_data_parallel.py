@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from drivers import INTEL, POCL, system_loader
-from farms import Farm
-from tiny_model import tiny_model
+from support.drivers import INTEL, POCL, system_loader
+from support.farms import Farm
+from support.tiny_model import tiny_model
 
 import tvmflow
 from tvmflow.errors import FarmError, InputError
@@ -97,7 +97,7 @@ import numpy as np
 import tvmflow
 from tvmflow.runtime.devices import opencl_devices
 from tvmflow.explain.scaling.data_parallel import DataParallel
-from tiny_model import tiny_model
+from support.tiny_model import tiny_model
 from test_data_parallel import check_against_onnxruntime
 
 shapes = {"x/in": (2, 3, 8, 8)}
@@ -111,9 +111,8 @@ _POCL, _INTEL = "Portable Computing Language", "Intel(R) OpenCL"
 
 
 def two_opencl_devices(run_python, **env):
-    folders = Path(tiny_model.__code__.co_filename).parent, Path(__file__).parent
-    support = Path(Farm.__init__.__code__.co_filename).parent
-    process = run_python(_TWO_DEVICES, *folders, support, env={"TVMFLOW_OPENCL_DEVICE": "", **env})
+    folders = Path(__file__).parents[2], Path(__file__).parent
+    process = run_python(_TWO_DEVICES, *folders, env={"TVMFLOW_OPENCL_DEVICE": "", **env})
     assert process.returncode == 0, process.stderr
     return sorted(process.stdout.splitlines())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tiny_model import tiny_model
+from support.tiny_model import tiny_model
 
 import tvmflow
 from tvmflow.errors import InputError

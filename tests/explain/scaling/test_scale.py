@@ -8,10 +8,10 @@ from pathlib import Path
 
 import onnx
 import pytest
-from drivers import POCL
 from onnx import TensorProto, helper
-from timings import timing
-from tiny_model import tiny_model
+from support.drivers import POCL
+from support.timings import timing
+from support.tiny_model import tiny_model
 
 import tvmflow
 from tvmflow.compiler.options import CompileOptions

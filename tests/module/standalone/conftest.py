@@ -7,12 +7,11 @@ import subprocess
 from itertools import count
 from pathlib import Path
 
-import drivers
 import pytest
-import runtime_build
-from fake_opencl import build_fake, compile_c
-from mock_library import C_COMPILER, build_mock
-from small_plans import Plan
+from support import drivers, runtime_build
+from support.fake_opencl import build_fake, compile_c
+from support.mock_library import C_COMPILER, build_mock
+from support.small_plans import Plan
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 from zipfile import ZIP_STORED, ZipFile
 
 import pytest
-from android_tools import FRAMEWORK, kotlin_jars, kotlinc, r8
-from mock_library import JAVA, ROOT
-from small_plans import add_plan
+from support.android_tools import FRAMEWORK, kotlin_jars, kotlinc, r8
+from support.mock_library import JAVA, ROOT
+from support.small_plans import add_plan
 
 from tvmflow.devices.host import Host
 from tvmflow.module.standalone.link import link_library

@@ -10,8 +10,8 @@ from shutil import which
 
 import numpy as np
 import pytest
-from fake_opencl import SOURCES
-from small_plans import add_plan
+from support.fake_opencl import SOURCES
+from support.small_plans import add_plan
 
 from tvmflow.devices.host import Host
 from tvmflow.module.link import tools, ziglang

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from fake_opencl import SOURCES
-from networks import Graph
-from quantized_networks import picture, quantized
-from small_plans import add_plan, uniform
+from support.fake_opencl import SOURCES
+from support.networks import Graph
+from support.quantized_networks import picture, quantized
+from support.small_plans import add_plan, uniform
 
 import tvmflow
 from tvmflow.devices.host import Host

@@ -6,9 +6,9 @@ import os
 import subprocess
 from pathlib import Path
 
-import pages
 import pytest
-from mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, ROOT, build_mock
+from support import pages
+from support.mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, ROOT, build_mock
 
 WARNINGS = ("-pedantic", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror")
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")

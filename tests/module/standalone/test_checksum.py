@@ -6,9 +6,9 @@ import ctypes
 
 import numpy as np
 import pytest
-import runtime_build
 import xxhash
-from fake_opencl import compile_c
+from support import runtime_build
+from support.fake_opencl import compile_c
 
 
 class State(ctypes.Structure):

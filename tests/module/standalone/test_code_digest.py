@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
-from mock_library import BINDINGS, C_COMPILER
 from onnx import TensorProto, helper, numpy_helper
+from support.mock_library import BINDINGS, C_COMPILER
 from typer.testing import CliRunner
 
 import tvmflow

@@ -8,9 +8,9 @@ from shutil import which
 
 import numpy as np
 import pytest
-from drivers import run_program
-from mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, java_classes
 from onnx import parser
+from support.drivers import run_program
+from support.mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, java_classes
 
 import tvmflow
 

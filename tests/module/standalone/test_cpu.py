@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import runtime_build
-import standalone_api as api
-from fake_opencl import Fake, build_no_icd, compile_c
 from onnx import helper
-from operators import build, feeds_for, random, references
-from planned import parsed
-from quantized_networks import picture, quantized
-from small_plans import Plan, add_plan, cpu_plan, values
+from support import runtime_build
+from support import standalone_api as api
+from support.fake_opencl import Fake, build_no_icd, compile_c
+from support.operators import build, feeds_for, random, references
+from support.planned import parsed
+from support.quantized_networks import picture, quantized
+from support.small_plans import Plan, add_plan, cpu_plan, values
 
 import tvmflow
 from tvmflow.compiler.options import CompileOptions

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small_plans import Plan, add_plan, image_plan
+from support.small_plans import Plan, add_plan, image_plan
 
 from tvmflow.errors import ArtifactError
 from tvmflow.module.standalone.format import HEADER, RECORDS, Section, encode_plan
@@ -93,7 +93,7 @@ def test_records_that_point_nowhere(section, field, value, tmp_path):
 def test_descriptions(metadata, tmp_path, monkeypatch):
     plan, _ = add_plan()
     monkeypatch.setattr(
-        "small_plans.encode_plan",
+        "support.small_plans.encode_plan",
         lambda sections, *rest: encode_plan(
             {**sections, Section.METADATA: metadata + b"\0"}, *rest
         ),

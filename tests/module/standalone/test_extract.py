@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from networks import NETWORKS
-from planned import assert_right, plan_of
+from support.networks import NETWORKS
+from support.planned import assert_right, plan_of
 
 from tvmflow.models import build
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from networks import Graph
-from planned import assert_right, parsed, plan_of
+from support.networks import Graph
+from support.planned import assert_right, parsed, plan_of
 
 pytestmark = [pytest.mark.opencl, pytest.mark.onnxruntime]
 

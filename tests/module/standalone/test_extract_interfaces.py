@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from networks import Graph
-from planned import assert_right, parsed, plan_of
+from support.networks import Graph
+from support.planned import assert_right, parsed, plan_of
 
 from tvmflow.errors import CompileError
 

@@ -7,8 +7,8 @@ from ctypes import byref, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 
 import numpy as np
 import pytest
-from cl_calls import ImageDescription
-from fake_opencl import Fake, build_fake
+from support.cl_calls import ImageDescription
+from support.fake_opencl import Fake, build_fake
 
 RGBA, FLOAT, IMAGE_ARRAY = 0x10B5, 0x10DE, 0x10F3
 SOURCE = b"""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import runtime_build
-from fake_opencl import SOURCES, build_fake, compile_c
-from small_plans import ADD, ADD_IMAGES, Plan, cpu_plan, uniform
+from support import runtime_build
+from support.fake_opencl import SOURCES, build_fake, compile_c
+from support.small_plans import ADD, ADD_IMAGES, Plan, cpu_plan, uniform
 
 from tvmflow.module.standalone.format import Section
 

@@ -10,7 +10,7 @@ import zlib
 
 import numpy as np
 import pytest
-from runtime_build import BINDINGS, NATIVE
+from support.runtime_build import BINDINGS, NATIVE
 
 from tvmflow.module.standalone.format import (
     DTYPES,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import runtime_build
-from small_plans import ADD
+from support import runtime_build
+from support.small_plans import ADD
 
 #: A DEFLATE stream, and the size of its text.
 Stream = tuple[bytes, int]

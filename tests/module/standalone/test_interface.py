@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import runtime_build
-import standalone_api as api
-from fake_opencl import Fake, compile_c
-from opencl_application import OpenCL
-from small_plans import Plan, add_plan, cpu_plan, values
+from support import runtime_build
+from support import standalone_api as api
+from support.fake_opencl import Fake, compile_c
+from support.opencl_application import OpenCL
+from support.small_plans import Plan, add_plan, cpu_plan, values
 
 from tvmflow.module.standalone.binding import LOG, MemoryInfo
 

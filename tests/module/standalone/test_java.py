@@ -9,7 +9,7 @@ from pathlib import Path
 from shutil import which
 
 import pytest
-from mock_library import BINDINGS, C_COMPILER, JAVA, java_classes
+from support.mock_library import BINDINGS, C_COMPILER, JAVA, java_classes
 
 from tvmflow.ir.pictures import IMAGE_FORMATS
 

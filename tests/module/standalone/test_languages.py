@@ -10,9 +10,9 @@ from shutil import which
 import numpy as np
 import onnx
 import pytest
-from drivers import run_program
-from mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, ROOT, java_classes
 from onnx import helper, numpy_helper
+from support.drivers import run_program
+from support.mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, ROOT, java_classes
 
 import tvmflow
 from tvmflow.module.bench import benchmark

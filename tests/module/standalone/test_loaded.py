@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mock_library import BINDINGS, C_COMPILER, build_mock, mock_plan
 from onnx import TensorProto, helper, numpy_helper
+from support.mock_library import BINDINGS, C_COMPILER, build_mock, mock_plan
 
 import tvmflow
 from tvmflow.errors import (

@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 from zipfile import ZipFile
 
 import pytest
-from mock_library import BINDINGS, C_COMPILER, JAVA, ROOT
-from small_plans import add_plan
+from support.mock_library import BINDINGS, C_COMPILER, JAVA, ROOT
+from support.small_plans import add_plan
 
 from tvmflow._versions import __version__
 from tvmflow.devices.host import Host

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import runtime_build
-import standalone_api as api
-from fake_opencl import Fake
 from onnx import TensorProto, helper
-from opencl_application import OpenCL
-from pictures import PLANAR, Picture, expected, image_info, place, placed, set_image
 from PIL import Image as PillowImage
-from small_plans import Plan
+from support import runtime_build
+from support import standalone_api as api
+from support.fake_opencl import Fake
+from support.opencl_application import OpenCL
+from support.pictures import PLANAR, Picture, expected, image_info, place, placed, set_image
+from support.small_plans import Plan
 
 import tvmflow
 from tvmflow.errors import CompileError, InputError, TvmflowError
@@ -621,8 +621,8 @@ def test_oclgrind_finds_nothing(compiled, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import sys\n"
-        "import standalone_api as api\n"
-        "from pictures import Picture, image_info, set_image\n"
+        "from support import standalone_api as api\n"
+        "from support.pictures import Picture, image_info, set_image\n"
         "for path in sys.argv[1:]:\n"
         "    with api.Model(path, opencl_library=None) as model:\n"
         "        picture = Picture(image_info(model, 0)[0], 71, 23, (3, 1), 0, 2)\n"
@@ -636,8 +636,8 @@ def test_oclgrind_finds_nothing(compiled, tmp_path):
         "        print('ran')\n"
     )
     command = ["oclgrind", "--data-races", "--check-api", "--log", log, sys.executable, script]
-    support = Path(api.__file__).parent
-    environment = {**os.environ, "PYTHONPATH": str(support), "TVMFLOW_OPENCL_LIBRARY": ""}
+    variables = {"PYTHONPATH": str(Path(__file__).parents[2]), "TVMFLOW_OPENCL_LIBRARY": ""}
+    environment = os.environ | variables
     done = subprocess.run(
         [*command, *paths], env=environment, capture_output=True, text=True, check=False
     )

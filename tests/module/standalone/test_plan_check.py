@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from networks import Graph
-from planned import plan_of
+from support.networks import Graph
+from support.planned import plan_of
 
 from tvmflow.compiler.standalone.check import check_plan, parameters_of
 from tvmflow.errors import CompileError

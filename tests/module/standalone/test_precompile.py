@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import runtime_build
-from fake_opencl import build_fake
-from farms import LOCAL, PATIENCE_S, STOCK, Farm, eventually, free_port
-from forks import run_command
-from mock_library import C_COMPILER
-from small_plans import add_plan
+from support import runtime_build
+from support.fake_opencl import build_fake
+from support.farms import LOCAL, PATIENCE_S, STOCK, Farm, eventually, free_port
+from support.forks import run_command
+from support.mock_library import C_COMPILER
+from support.small_plans import add_plan
+from support.tiny_model import tiny_model
 
 import tvmflow
 from tvmflow.errors import ArtifactError, DeviceError
@@ -26,9 +27,6 @@ from tvmflow.farm.tracker import Tracker
 from tvmflow.module.standalone import programs
 from tvmflow.module.standalone.precompile import Source
 from tvmflow.module.standalone.precompile import precompile as precompile_here
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "cli"))
-from tiny_model import tiny_model
 
 pytestmark = [pytest.mark.opencl, pytest.mark.slow]
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import runtime_build
-from drivers import POCL, system_loader
-from fake_opencl import Fake, build_fake, compile_c
-from small_plans import ADD, Plan, add_plan
-from standalone_api import CallError, Model
+from support import runtime_build
+from support.drivers import POCL, system_loader
+from support.fake_opencl import Fake, build_fake, compile_c
+from support.small_plans import ADD, Plan, add_plan
+from support.standalone_api import CallError, Model
 
 from tvmflow.errors import ArtifactError
 from tvmflow.journal.frames import HEADER_BYTES
@@ -25,9 +25,9 @@ SIZE, SCALE = 64, 2.0
 PROGRAMS = 3
 THROUGH_A_LOADER = f"""
 import sys
-sys.path.insert(0, {str(Path(runtime_build.__file__).parent)!r})
+sys.path.insert(0, {str(Path(runtime_build.__file__).parents[1])!r})
 import numpy as np
-from standalone_api import Model
+from support.standalone_api import Model
 with Model(sys.argv[1], opencl_library="libOpenCL.so.1", cache_folder=sys.argv[2]) as model:
     model(np.ones(64, np.float32))
 """

@@ -5,13 +5,12 @@ from __future__ import annotations
 from ctypes import byref, c_size_t, c_uint64, c_void_p
 from itertools import pairwise
 
-import drivers
 import numpy as np
 import pytest
-import runtime_build
-from fake_opencl import Fake, build_fake
-from small_plans import ADD, Plan
-from standalone_api import NO_COMMAND_BUFFER, PROFILE, CallError, Model
+from support import drivers, runtime_build
+from support.fake_opencl import Fake, build_fake
+from support.small_plans import ADD, Plan
+from support.standalone_api import NO_COMMAND_BUFFER, PROFILE, CallError, Model
 
 SIZE, LAUNCHES = 16, 5
 EXTENSIONS = {"khr": "cl_khr_command_buffer", "qcom": "cl_qcom_recordable_queues"}

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, java_classes
+from support.mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, java_classes
 
 from tvmflow.runtime import shared_library
 from tvmflow.runtime.shared_library import OpenLibrary

@@ -6,10 +6,10 @@ from ctypes import byref, c_int64, c_size_t, c_uint64, c_void_p
 
 import numpy as np
 import pytest
-import runtime_build
-from fake_opencl import Fake, build_fake
-from small_plans import add_plan, plan_of_two_shapes
-from standalone_api import DEVICE, CallError, Model
+from support import runtime_build
+from support.fake_opencl import Fake, build_fake
+from support.small_plans import add_plan, plan_of_two_shapes
+from support.standalone_api import DEVICE, CallError, Model
 
 SIZE = 64
 X = np.random.default_rng(8).normal(size=SIZE).astype(np.float32)

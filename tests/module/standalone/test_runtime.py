@@ -7,11 +7,11 @@ import sys
 import threading
 from pathlib import Path
 
-import drivers
 import numpy as np
 import pytest
-import standalone_api as api
-from small_plans import Plan, add_plan, image_plan, values
+from support import drivers
+from support import standalone_api as api
+from support.small_plans import Plan, add_plan, image_plan, values
 
 from tvmflow.module.standalone.format import Section
 
@@ -108,9 +108,9 @@ def test_images_of_halves(link):
 #: Trap for reads and writes of floats at misaligned addresses.
 ODD_ADDRESSES = f"""
 import ctypes, sys
-sys.path.insert(0, {str(Path(api.__file__).parent)!r})
+sys.path.insert(0, {str(Path(api.__file__).parents[1])!r})
 import numpy as np
-import standalone_api as api
+from support import standalone_api as api
 x, y = (np.frombuffer(bytearray(961), np.float32, 240, offset=1) for _ in range(2))
 x[:] = np.arange(240)
 with api.Model(sys.argv[1]) as model:

@@ -6,9 +6,9 @@ import ctypes
 
 import numpy as np
 import pytest
-import standalone_api as api
-from opencl_application import OpenCL
-from small_plans import add_plan, image_plan, values
+from support import standalone_api as api
+from support.opencl_application import OpenCL
+from support.small_plans import add_plan, image_plan, values
 
 pytestmark = pytest.mark.opencl
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import runtime_build
-import standalone_api as api
-from fake_opencl import build_fake
-from small_plans import Plan, add_plan
+from support import runtime_build
+from support import standalone_api as api
+from support.fake_opencl import build_fake
+from support.small_plans import Plan, add_plan
 
 from tvmflow.module.standalone import binding
 from tvmflow.module.standalone.format import HEADER, RECORDS, Section

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import runtime_build
-from fake_opencl import NO_ICD, Fake, build_fake, build_no_icd
-from small_plans import ADD_IMAGES, Plan, add_plan
-from standalone_api import (
+from support import runtime_build
+from support.fake_opencl import NO_ICD, Fake, build_fake, build_no_icd
+from support.small_plans import ADD_IMAGES, Plan, add_plan
+from support.standalone_api import (
     BUILD,
     DEVICE,
     MEMORY,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import runtime_build
-import standalone_api as api
-from drivers import for_programs
-from small_plans import Plan, add_plan
+from support import runtime_build
+from support import standalone_api as api
+from support.drivers import for_programs
+from support.small_plans import Plan, add_plan
 
 from tvmflow.module.standalone.format import Section
 
@@ -149,17 +149,17 @@ def test_a_library_that_is_not_opencl(library):
 
 def test_environment_variables_choose_where_no_option_does(library):
     code = (
-        "import sys; sys.path[:0] = sys.argv[2:]; import standalone_api as api\n"
+        "import sys; sys.path[:0] = sys.argv[2:]; from support import standalone_api as api\n"
         "try:\n"
         "    with api.Model(sys.argv[1]) as m: print(m.describe()['device']['platform'])\n"
         "except api.CallError as error: print(error.status, error.message)\n"
     )
-    support = Path(api.__file__).parent
+    root = Path(api.__file__).parents[2]
 
     def chosen(**variables):
-        environment = {"PATH": "", "PYTHONPATH": str(support.parents[1])}
+        environment = {"PATH": "", "PYTHONPATH": str(root)}
         environment |= {**for_programs(), **variables}
-        command = [sys.executable, "-c", code, library, support]
+        command = [sys.executable, "-c", code, library, root / "tests"]
         return subprocess.run(
             command, env=environment, capture_output=True, text=True, check=True
         ).stdout

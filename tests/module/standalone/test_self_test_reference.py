@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from planned import parsed, plan_of
+from support.planned import parsed, plan_of
 
 from tvmflow.compiler.standalone import self_test
 from tvmflow.errors import ModelError

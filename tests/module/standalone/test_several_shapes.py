@@ -9,13 +9,13 @@ from pathlib import Path
 from shutil import which
 
 import numpy as np
-import open_networks
 import pytest
-from drivers import for_programs, run_program
-from mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, java_classes
 from onnx import helper
-from open_networks import with_open_extents
-from operators import build
+from support import open_networks
+from support.drivers import for_programs, run_program
+from support.mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, java_classes
+from support.open_networks import with_open_extents
+from support.operators import build
 
 import tvmflow
 from tvmflow.errors import InputError, TvmflowError

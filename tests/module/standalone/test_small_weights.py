@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-import standalone_api as api
 from onnx import numpy_helper
 from onnx import parser as onnx_parser
-from operators import references
-from quantized_networks import quantized, resnet18
+from support import standalone_api as api
+from support.operators import references
+from support.quantized_networks import quantized, resnet18
 
 import tvmflow
 from tvmflow.compiler import driver

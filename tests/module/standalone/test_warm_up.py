@@ -7,9 +7,9 @@ import threading
 
 import numpy as np
 import pytest
-import standalone_api as api
-from fake_opencl import Fake, build_fake
-from small_plans import Plan, add_plan, plan_of_two_shapes, values
+from support import standalone_api as api
+from support.fake_opencl import Fake, build_fake
+from support.small_plans import Plan, add_plan, plan_of_two_shapes, values
 
 from tvmflow.module.standalone.format import Section
 

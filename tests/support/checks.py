@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from first_stages import chosen_schedules
-from knob_choices import sample_knobs
 
 import tvmflow
+from support.first_stages import chosen_schedules
+from support.knob_choices import sample_knobs
 from tvmflow import Module
 from tvmflow.devices.target import PRESETS
 from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close

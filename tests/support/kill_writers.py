@@ -1,6 +1,6 @@
 """Kills writers of journals with SIGKILL at random moments; prints how many, and of how much.
 
-    python tests/journal/kill_writers.py FOLDER COUNT
+    cd tests; python -m support.kill_writers FOLDER COUNT
 
 A program of its own, so that what it forks has no threads.
 """
@@ -15,8 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from journals import random_trials, read, write
-
+from support.journals import random_trials, read, write
 from tvmflow.journal import writing
 from tvmflow.journal.journal import Journal
 from tvmflow.journal.records import Trial

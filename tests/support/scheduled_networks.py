@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import onnx
-from first_stages import compiled_until
 from tvm import IRModule, tirx
 
+from support.first_stages import compiled_until
 from tvmflow.compiler.scheduling import schedule_module
 from tvmflow.devices.target import TargetSpec
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import onnx
 from onnx import helper
-from operators import build, random
+
+from support.operators import build, random
 
 CHANNELS, SIZE = 16, 14
 #: Products and sums of both convolutions, 1×1 with stride 2, then 3×3.
