@@ -15,13 +15,7 @@ from .report import SUITE
 
 
 def machine_code_for(gpu: Gpu) -> MachineCode:
-    """Return a function that compiles candidates for a GPU.
-
-    Raises
-    ------
-    DeviceError
-        If the GPU's compiler is not installed.
-    """
+    """Return a function that compiles candidates; `DeviceError` if there is no compiler."""
     tree = mesa.find_tree(gpu, SUITE)
 
     def compile_all(cases: Sequence[tuple[Task, Knobs]]) -> list[Code | None]:

@@ -66,17 +66,8 @@ def compile_kernels(
 ) -> tuple[str, list[KernelCode | Failure]]:
     """Compile kernels one by one; a crash or a timeout affects only the current kernel.
 
-    Returns
-    -------
-    str
-        The compiler and its version.
-    list of KernelCode or Failure
-        A result for each kernel, in order.
-
-    Raises
-    ------
-    DeviceError
-        If ocloc does not run at all.
+    Return the compiler with its version, and a result for each kernel in order; `DeviceError` if
+    ocloc does not run at all.
     """
     program = _program(tree)
     assert program is not None
@@ -132,15 +123,7 @@ def _run(command: list[str], limit_s: float) -> tuple[str, str]:
 
 
 def parse(about: str, listing: str, kernel: KernelSource, gpu: Gpu) -> KernelCode:
-    """Read ocloc's disassembly of a kernel.
-
-    Parameters
-    ----------
-    about
-        The section `.ze_info`, in YAML.
-    listing
-        The kernel's code.
-    """
+    """Read ocloc's disassembly of a kernel; ``about`` is the section `.ze_info`, in YAML."""
     facts = {name: int(number) for name, number in _FACT.findall(about)}
     register_bytes = 4 * gpu.wave
     return kernel_code(

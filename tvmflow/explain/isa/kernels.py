@@ -10,6 +10,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from math import prod
 from pathlib import Path
 
 from ...codegen.kernels import split_source
@@ -35,32 +36,15 @@ _DEFINITION = re.compile(r"^(?:__attribute__[^\n]*\n)?__kernel void (\w+)\([^;{]
 
 
 def metadata_of(path: Path) -> JsonObject:
-    """Return the metadata of a module or a standalone library.
-
-    Raises
-    ------
-    ArtifactError
-        If the file is no module, or is damaged.
-    """
+    """Return the metadata of a module or library; `ArtifactError` if it is none, or damaged."""
     return _read(path).metadata
 
 
 def kernels_in(path: Path, gpu: Gpu) -> tuple[JsonObject, list[KernelSource]]:
-    """Read the kernels of a module, or of a standalone library, for a GPU.
+    """Read the metadata of a module or standalone library, and its kernels in their order.
 
-    Returns
-    -------
-    dict
-        The module's metadata.
-    list of KernelSource
-        The kernels, in the order of the module's source.
-
-    Raises
-    ------
-    ArtifactError
-        If the file is no module, is damaged, or has no kernels.
-    TargetError
-        If its kernels are for a target that the GPU does not run.
+    `ArtifactError` if the file is no module, is damaged, or has no kernels; `TargetError` if the
+    kernels are for a target that the GPU does not run.
     """
     file = _read(path)
     metadata = file.metadata
@@ -92,9 +76,7 @@ def _of_plan(plan: EncodedPlan) -> Iterator[KernelSource]:
         text = _alone(source[begin : begin + int(program["bytes"])].decode(), name)
         local = launch["local"][: launch["dimensions"]].tolist()
         items = launch["global"][: launch["dimensions"]].tolist()
-        groups = 1
-        for all_items, each in zip(items, local, strict=True):
-            groups *= all_items // each
+        groups = prod(whole // each for whole, each in zip(items, local, strict=True))
         function = plan.text(int(launch["function"]))
         yield KernelSource(name, function, text, tuple(local), groups)
 
@@ -116,8 +98,9 @@ def _alone(program: str, kernel: str) -> str:
 def _of_artifact(artifact: Artifact, target: str) -> list[KernelSource]:
     """Return the kernels of a module for TVM, with groups from its scheduled functions."""
     source = _embedded_text(artifact.path, _HEADS[target])
-    texts = split_source(source) if target == "opencl" else _cuda_kernels(source, artifact)
     functions = {each["name"]: each["function"] for each in artifact.metadata["kernels"]}
+    # CUDA kernels are compiled as one file: each has the whole source.
+    texts = split_source(source) if target == "opencl" else dict.fromkeys(functions, source)
     warn_default_shape(artifact.variants, artifact.path, "the analysis of machine code")
     if len(artifact.variants) > 1:
         # The rest of the metadata describes the first shape only.
@@ -164,8 +147,3 @@ def _embedded_text(path: Path, head: bytes) -> str:
         f"Reading the kernels of {path} failed: their source was expected in the file.",
         remedy="Compile the model again with this tvmflow.",
     )
-
-
-def _cuda_kernels(source: str, artifact: Artifact) -> dict[str, str]:
-    """Return the whole source for each CUDA kernel: they are compiled as one file."""
-    return {each["name"]: source for each in artifact.metadata["kernels"]}

@@ -111,12 +111,8 @@ MESA = Software(
 def build_program(tree: Tree, output: Path) -> None:
     """Compile the program that calls the driver, for the architecture of a tree.
 
-    The cache keeps it next to the fetched trees.
-
-    Raises
-    ------
-    TargetError
-        If there is no C compiler for that architecture.
+    The cache keeps it next to the fetched trees.  `TargetError` if there is no C compiler for that
+    architecture.
     """
     host = Host.parse(SYSTEMS[tree.architecture][2])
     source = native_folder("isa") / "build_kernels.c"
@@ -143,17 +139,8 @@ def compile_kernels(
 ) -> tuple[str, list[KernelCode | Failure]]:
     """Compile kernels one by one; a crash or a timeout affects only the current kernel.
 
-    Returns
-    -------
-    str
-        The compiler and its version.
-    list of KernelCode or Failure
-        A result for each kernel, in order.
-
-    Raises
-    ------
-    DeviceError
-        If the driver does not begin with any kernel.
+    Return the compiler with its version, and a result for each kernel in order; `DeviceError` if
+    the driver does not begin with any kernel.
     """
     driver = _DRIVERS[gpu.isa]
     limit_s *= _EMULATED if tree.is_emulated else 1
@@ -199,10 +186,7 @@ class Part:
 def run_parts(command: Sequence[str], environment: dict[str, str], limit_s: float) -> list[Part]:
     """Run ``build_kernels``; return its output before the first file, and for each file.
 
-    Parameters
-    ----------
-    limit_s
-        Seconds that each part may take before the process is killed.
+    The process is killed if a part takes longer than ``limit_s``.
     """
     texts, deadline, late = [bytearray()], time.monotonic() + limit_s, False
     with subprocess.Popen(

@@ -40,10 +40,7 @@ def compile_kernels(
 ) -> tuple[str, list[KernelCode | Failure]]:
     """Compile the kernels of a module for CUDA as one file, and read their code.
 
-    Raises
-    ------
-    DeviceError
-        If a tool is missing, or refuses the source.
+    `DeviceError` if a tool is missing, or refuses the source.
     """
     nvcc, nvdisasm = find_tool("nvcc"), find_tool("nvdisasm")
     with tempfile.TemporaryDirectory() as folder:

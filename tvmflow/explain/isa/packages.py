@@ -36,16 +36,8 @@ _LEFT_OUT = ("usr/share/doc", "usr/share/man", "usr/share/locale")
 def setup(gpu: Gpu, suite: str) -> Tree:
     """Fetch the GPU's compiler from a suite, and replace the one that was fetched before.
 
-    Returns
-    -------
-    Tree
-        The complete tree; after an error the previous one is still there.
-
-    Raises
-    ------
-    DeviceError
-        If Debian has no compiler of the GPU, this is no Debian system with apt, there is no
-        network, or a package is damaged.
+    `DeviceError` if Debian has no compiler of the GPU, this is no Debian system with apt, there is
+    no network, or a package is damaged; the previous tree is then still there.
     """
     if gpu.isa not in _SOFTWARE:
         raise _failed(

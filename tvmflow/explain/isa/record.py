@@ -170,28 +170,12 @@ class Report:
 
     def to_json(self, *, with_listing: bool = False) -> JsonObject:
         """Return the report as a JSON object."""
-        return {
-            "format": FORMAT,
-            "path": self.path,
-            "name": self.name,
-            "device": self.device,
-            "gpu": self.gpu,
-            "compiler": self.compiler,
-            "totals": self.totals(),
-            "kernels": [each.to_json(with_listing=with_listing) for each in self.kernels],
-            "failures": [asdict(failure) for failure in self.failures],
-            "findings": [asdict(finding) for finding in self.findings],
-        }
+        kernels = [each.to_json(with_listing=with_listing) for each in self.kernels]
+        return {"format": FORMAT, **asdict(self), "totals": self.totals(), "kernels": kernels}
 
 
 def read_report(path: Path) -> Report:
-    """Read a file that ``tvmflow isa --json`` was written to.
-
-    Raises
-    ------
-    InputError
-        If there is no such file, or it holds no report.
-    """
+    """Read a file that ``tvmflow isa --json`` was written to; `InputError` if it is none."""
     try:
         content = json.loads(read_text(path, MOST_CONTENT_BYTES))
         if not isinstance(content, Mapping) or content.get("format") != FORMAT:

@@ -31,25 +31,13 @@ def machine_code(
 ) -> Report:
     """Compile the kernels of a module, or of a standalone library, for a GPU.
 
-    Parameters
-    ----------
-    names
-        Compile only kernels whose names contain one of these; default all.
-    suite
-        Debian suite that the compilers come from.
-    least_share
-        Compile only kernels with this share of the network's arithmetic, if the share is known.
+    Only kernels whose names contain one of ``names``, if there are any, and which have
+    ``least_share`` of the network's arithmetic, if their share is known.  ``suite`` is the Debian
+    suite that the compilers come from.
 
-    Raises
-    ------
-    ArtifactError
-        If the file is no module, or is damaged.
-    TargetError
-        If the GPU does not run kernels for the module's target.
-    InputError
-        If no kernel has such a name.
-    DeviceError
-        If the GPU's compiler is not installed.
+    `ArtifactError` if the file is no module, or is damaged; `TargetError` if the GPU does not run
+    kernels for the module's target; `InputError` if no kernel has such a name; `DeviceError` if the
+    GPU's compiler is not installed.
     """
     metadata, kernels = kernels_in(path, gpu)
     chosen = [k for k in kernels if not names or any(name in k.name for name in names)]

@@ -64,15 +64,8 @@ class Tree:
     def command(self, program: Path, preload: Path | None = None) -> list[str]:
         """Return the command that runs a program of the tree.
 
-        Parameters
-        ----------
-        preload
-            A library of the tree whose functions override all others.
-
-        Raises
-        ------
-        DeviceError
-            If this machine lacks an emulator for the architecture, or chroot.
+        The functions of ``preload``, a library of the tree, override all others.  `DeviceError` if
+        this machine lacks an emulator for the architecture, or chroot.
         """
         loader = SYSTEMS[self.architecture][0]
         first = [] if preload is None else ["--preload", self.inside(preload)]
@@ -127,13 +120,7 @@ class Software:
         return user_cache() / self.name.lower() / f"{suite}-{self.architecture(gpu)}"
 
     def find(self, gpu: Gpu, suite: str) -> Tree:
-        """Return the tree that has a GPU's compiler.
-
-        Raises
-        ------
-        DeviceError
-            If there is none yet.
-        """
+        """Return the tree that has a GPU's compiler; `DeviceError` if there is none yet."""
         architecture = self.architecture(gpu)
         fetched = Tree(self.folder(gpu, suite), architecture)
         if self.is_in(fetched, gpu):
