@@ -423,70 +423,81 @@ def farm_of(
 # -- flags for `CompileOptions`, one for each field ----------------------------------------------
 
 
-def _read_named(
-    texts: list[str] | None, form: str, noun: str, known: Sequence[str] = ()
-) -> dict[str, str]:
-    """Split ``NAME=VALUE`` options, whose names may contain an equals sign.
+def _named(
+    form: str,
+    noun: str,
+    convert: Callable[[str], Any] = str,
+    known: Sequence[str] = (),
+    *,
+    first: bool = False,
+) -> Callable[[list[str] | None], dict[str, Any]]:
+    """Return a parser of ``NAME=VALUE`` options, whose names may contain an equals sign.
 
-    A value that contains one begins with one of the words in ``known``.
+    A value that contains one begins with one of the words in ``known``, or follows the ``first``
+    one.  ``convert`` raises a `ValueError` for a value of another form.  The parser raises
+    `typer.BadParameter` for an option of another form, or a name that occurs twice.
     """
-    values: dict[str, str] = {}
-    for text in texts or []:
-        ends = [text.find(f"={start}") for start in known]
-        end = min((at for at in ends if at > 0), default=text.rfind("="))
-        name, value = text[:end], text[end + 1 :]
-        if end < 1:
-            raise typer.BadParameter(f"{text!r} is not of the form {form}.")
-        if name in values:
-            raise typer.BadParameter(f"the {noun} of {name!r} is given twice.")
-        values[name] = value
-    return values
+
+    def parse(texts: list[str] | None) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for text in texts or []:
+            ends = [text.find(f"={start}") for start in known]
+            only = text.find("=") if first else text.rfind("=")
+            end = min((at for at in ends if at > 0), default=only)
+            name = text[: max(end, 0)]
+            if name in values:
+                verb = "are" if noun.endswith("s") else "is"
+                raise typer.BadParameter(f"the {noun} of {name!r} {verb} given twice.")
+            try:
+                if not name:
+                    raise ValueError
+                values[name] = convert(text[end + 1 :])
+            except ValueError:
+                raise typer.BadParameter(f"{text!r} is not of the form {form}.") from None
+        return values
+
+    return parse
 
 
-def parse_shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
-    """Parse ``NAME=1,3,224,224`` options.
-
-    Raises `typer.BadParameter` if one has another form, or a name occurs twice.
-    """
-    form = "NAME=1,3,224,224 with positive whole numbers"
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, extents in _read_named(texts, form, "shape").items():
-        try:
-            shapes[name] = tuple(int(part) for part in extents.split(",")) if extents else ()
-        except ValueError:
-            shapes[name] = (0,)
-        if min(shapes[name], default=1) < 1:
-            raise typer.BadParameter(f"{f'{name}={extents}'!r} is not of the form {form}.")
-    return shapes
+def _extents(text: str) -> tuple[int, ...]:
+    extents = tuple(int(part) for part in text.split(",")) if text else ()
+    if min(extents, default=1) < 1:
+        raise ValueError
+    return extents
 
 
-def parse_bounds(texts: list[str] | None) -> dict[str, int]:
-    """Parse ``NAME=1000`` options.
-
-    Raises `typer.BadParameter` if one has another form, or a name occurs twice.
-    """
-    form = "NAME=1000 with a positive whole number"
-    bounds: dict[str, int] = {}
-    for name, text in _read_named(texts, form, "bound").items():
-        bounds[name] = int(text) if text.isdecimal() else 0
-        if bounds[name] < 1:
-            raise typer.BadParameter(f"{f'{name}={text}'!r} is not of the form {form}.")
-    return bounds
+def _open_extents(text: str) -> tuple[int | str, ...]:
+    parts = text.split(",") if text else []
+    if not all(re.fullmatch(r"[1-9]\d*|\?|-?\d+\.\.-?\d+", part) for part in parts):
+        raise ValueError
+    return tuple(int(part) if part.isdigit() else part for part in parts)
 
 
-def parse_open_shapes(texts: list[str] | None) -> dict[str, tuple[int | str, ...]]:
-    """Parse ``NAME=1..8,3,?,?`` options: numbers, ``?``, and ranges of numbers.
+def _bound(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError
+    return int(text)
 
-    Raises `typer.BadParameter` if one has another form, or a name occurs twice.
-    """
-    form = "NAME=1,3,224,224 with positive whole numbers, ? or ranges such as 1..8"
-    shapes: dict[str, tuple[int | str, ...]] = {}
-    for name, text in _read_named(texts, form, "shape").items():
-        parts = text.split(",") if text else []
-        if not all(re.fullmatch(r"[1-9]\d*|\?|-?\d+\.\.-?\d+", part) for part in parts):
-            raise typer.BadParameter(f"{f'{name}={text}'!r} is not of the form {form}.")
-        shapes[name] = tuple(int(part) if part.isdigit() else part for part in parts)
-    return shapes
+
+def _layout(text: str) -> str:
+    if not text:
+        raise ValueError
+    return text
+
+
+parse_shapes = _named("NAME=1,3,224,224 with positive whole numbers", "shape", _extents)
+#: Also for ``?`` and ranges of numbers.
+parse_open_shapes = _named(
+    "NAME=1,3,224,224 with positive whole numbers, ? or ranges such as 1..8", "shape", _open_extents
+)
+parse_bounds = _named("NAME=1000 with a positive whole number", "bound", _bound)
+parse_inputs = _named("NAME=NUMBER or NAME=[NUMBER,...]", "value", json.loads)
+parse_results = _named("NAME=KIND, such as scores=softmax", "result", known=RESULT_KINDS)
+parse_keep_layout = _named("NAME=nchw4c or NAME=texture", "layout", _layout)
+#: The compiler checks the part after the name.
+parse_image_inputs = _named(
+    "NAME=FORMAT,KEY=VALUE,...", "pictures", known=IMAGE_FORMATS, first=True
+)
 
 
 def parse_at(texts: list[str] | None) -> dict[str, list[tuple[int, ...]]]:
@@ -503,61 +514,6 @@ def parse_at(texts: list[str] | None) -> dict[str, list[tuple[int, ...]]]:
         if name in found:
             raise typer.BadParameter(f"the extents of {name or 'the input'!r} are listed twice.")
         found[name] = [tuple(map(int, choice.split("x"))) for choice in choices]
-    return found
-
-
-def parse_results(texts: list[str] | None) -> dict[str, str]:
-    """Parse ``NAME=softmax`` options.
-
-    Raises `typer.BadParameter` if one has another form, or a name occurs twice.
-    """
-    return _read_named(texts, "NAME=KIND, such as scores=softmax", "result", RESULT_KINDS)
-
-
-def parse_inputs(texts: list[str] | None) -> dict[str, Any]:
-    """Parse ``NAME=NUMBER`` options, or lists of numbers in JSON.
-
-    Raises `typer.BadParameter` if one has another form, or a name occurs twice.
-    """
-    form = "NAME=NUMBER or NAME=[NUMBER,...]"
-    found: dict[str, Any] = {}
-    for name, text in _read_named(texts, form, "value").items():
-        try:
-            found[name] = json.loads(text)
-        except ValueError:
-            raise typer.BadParameter(f"{f'{name}={text}'!r} is not of the form {form}.") from None
-    return found
-
-
-def parse_keep_layout(texts: list[str] | None) -> dict[str, str]:
-    """Parse ``NAME=nchw4c`` options.
-
-    Raises `typer.BadParameter` if one has another form, or a name occurs twice.
-    """
-    form = "NAME=nchw4c or NAME=texture"
-    layouts = _read_named(texts, form, "layout")
-    if empty := next((name for name, layout in layouts.items() if not layout), None):
-        raise typer.BadParameter(f"{f'{empty}='!r} is not of the form {form}.")
-    return layouts
-
-
-def parse_image_inputs(texts: list[str] | None) -> dict[str, str]:
-    """Parse ``NAME=rgba8,fit=crop`` options; the compiler checks the part after the name.
-
-    Raises `typer.BadParameter` if one has no name, or a name occurs twice.
-    """
-    form = "NAME=FORMAT,KEY=VALUE,..."
-    found: dict[str, str] = {}
-    for text in texts or []:
-        # A name may contain an equals sign, and the part after it contains several.
-        ends = [text.find(f"={known}") for known in IMAGE_FORMATS]
-        end = min((at for at in ends if at > 0), default=text.find("="))
-        name, value = text[:end], text[end + 1 :]
-        if end < 1:
-            raise typer.BadParameter(f"{text!r} is not of the form {form}.")
-        if name in found:
-            raise typer.BadParameter(f"the pictures of {name!r} are given twice.")
-        found[name] = value
     return found
 
 
