@@ -191,7 +191,7 @@ def _possible_multiply_adds(kernel: LoweredKernel, summed: Sequence[Site]) -> in
             tests = (t for t in context.conditions if items.isdisjoint(variables([t])))
             alike[id(context)] = replace(context, conditions=tuple(tests))
         lanes = tvm_ffi.dtype(site.value.ty.dtype).lanes if site.value is not None else 1
-        possible += executions(kernel, alike[id(context)]).times * lanes
+        possible += executions(kernel, alike[id(context)]) * lanes
     return possible
 
 
@@ -206,4 +206,4 @@ def _distinct(kernel: LoweredKernel, *, is_store: bool) -> int:
             indices = site.indices if site.channel is None else (*site.indices, site.channel)
             places = tuple(map(tvm_ffi.structural_hash, indices))
             seen.setdefault((site.name, context.loops, tests, places), site)
-    return sum(instructions(kernel, site).times for site in seen.values())
+    return sum(instructions(kernel, site) for site in seen.values())

@@ -109,7 +109,7 @@ def test_blocks_are_lines_of_the_cache():
 def test_squares_are_whole_blocks(height, width, efficiency):
     use = only(squares(64, height, width))
     assert (use.texels, use.reuse, use.group_texels) == (4096, 1.0, 64)
-    assert (use.blocks, use.efficiency, use.exact) == (1024 / efficiency, efficiency, True)
+    assert (use.blocks, use.efficiency) == (1024 / efficiency, efficiency)
 
 
 def test_scattered_texels():

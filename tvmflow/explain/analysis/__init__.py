@@ -18,7 +18,7 @@ from .local_memory import BankAccess, LocalMemory, bank_conflicts, local_memory
 from .lowered import LoweredKernel, code_for_cpu, functions_of, kernels_of
 from .occupancy import Occupancy, RegisterUse, occupancy, registers, reported_registers
 from .products import Product, products
-from .report import findings, fusion_findings
+from .report import findings
 from .texture_locality import TextureUse, texture_locality
 
 #: Public alias.
@@ -31,7 +31,6 @@ __all__ += ["TextureUse", "VectorLanes", "VectorWidth"]
 # Analyses of one property, and all of them.
 __all__ += ["accumulators", "bank_conflicts", "cache_lines", "coalescing", "divergence", "fusion"]
 __all__ += ["local_memory", "loop_nests", "occupancy", "products", "registers"]
-__all__ += ["reported_registers", "texture_locality", "vector_lanes", "vector_width"]
-__all__ += ["findings", "fusion_findings"]
+__all__ += ["findings", "reported_registers", "texture_locality", "vector_lanes", "vector_width"]
 # Subjects of analyses.
 __all__ += ["Kernel", "LoweredKernel", "code_for_cpu", "functions_of", "kernels_of"]

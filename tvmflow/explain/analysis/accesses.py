@@ -54,8 +54,6 @@ class CodeContext:
     loops: tuple[Axis, ...] = ()
     #: Conditions that all hold when the code runs.
     conditions: tuple[tirx.Expr, ...] = ()
-    #: Whether a loop around the code ends depending on data, so that runs cannot be counted.
-    unknown: bool = False
 
     @cached_property
     def variables(self) -> frozenset[tirx.Var]:
@@ -244,9 +242,8 @@ class KernelCode:
         elif isinstance(node, tirx.Evaluate):
             self._expression(node.value, context)
         elif isinstance(node, tirx.While):
-            unknown = replace(context, unknown=True)
-            self._expression(node.condition, unknown)
-            self._statement(node.body, unknown)
+            self._expression(node.condition, context)
+            self._statement(node.body, context)
 
     def _loop(self, node: tirx.For, context: CodeContext) -> None:
         self._expression(node.min, context)
@@ -259,7 +256,7 @@ class KernelCode:
             limits = (node.loop_var >= start, node.loop_var < end)
             if high - low >= _ENDLESS:
                 # The number of iterations depends on data, so the body counts once.
-                self._statement(node.body, replace(context, unknown=True))
+                self._statement(node.body, context)
                 return
         if high <= low:
             return

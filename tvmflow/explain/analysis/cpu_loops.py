@@ -125,7 +125,7 @@ def vector_lanes(kernel: LoweredKernel, target: TargetSpec) -> Iterator[VectorLa
             *kernel.at(store, *begins, store),
             lanes=lanes,
             possible=max(lanes, width // max(_WORD, store.element_bytes * store.lanes // lanes)),
-            executions=executions(kernel, store.context).times,
+            executions=executions(kernel, store.context),
             loop=str(axes[-1][0].name) if axes else "",
             by_compiler=not obstacle,
             obstacle=obstacle,
@@ -340,7 +340,7 @@ def loop_nests(kernel: LoweredKernel, target: TargetSpec) -> Iterator[LoopNest]:
         return loops[0][0] if loops and not target.is_gpu_kernel else None
 
     for outermost, stores in grouped(kernel.stores, loop_around).items():
-        most = max(stores, key=lambda store: executions(kernel, store.context).times)
+        most = max(stores, key=lambda store: executions(kernel, store.context))
         yield LoopNest(
             *kernel.at(most),
             loop="" if outermost is None else str(outermost.name),

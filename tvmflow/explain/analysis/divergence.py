@@ -30,8 +30,6 @@ class Divergence:
     #: TVMScript of the condition.
     condition: str
     line: int
-    #: Whether it is always the same for all work-items of a group.
-    uniform: bool
     #: Waves that evaluate the condition.
     waves: int
     #: Waves whose items disagree.
@@ -40,8 +38,6 @@ class Divergence:
     masked_lanes: int
     #: Share of the lanes that wait, weighted with the accesses of each side, from 0 to 1.
     masked: float
-    #: Whether the count is exact: no wave is left out, and the condition does not depend on data.
-    exact: bool
 
 
 @of_kernels
@@ -54,9 +50,7 @@ def divergence(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Divergence
     """
     for branch in kernel.branches:
         used = frozenset(variables([branch.condition]))
-        groups = {var for var, _ in (*kernel.blocks, *branch.context.loops)}
         reached = split = masked = running = 0.0
-        exact = False
         with suppress(UnknownError):
             waves = waves_at(kernel, branch.context, hardware_of(target).wave, used)
             holds = waves.compute(branch.condition)[:, :, 0].astype(bool)
@@ -67,17 +61,14 @@ def divergence(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Divergence
             for arm, accesses in zip(arms, branch.accesses, strict=True):
                 running += (there[arm > 0]).sum() * accesses * waves.weight
                 masked += (there - arm)[arm > 0].sum() * accesses * waves.weight
-            exact = waves.exact
         yield Divergence(
             kernel=kernel.name,
             condition=tirx_text(branch.condition),
             line=kernel.line(*branch.sites),
-            uniform=used <= groups,
             waves=round(reached),
             split=round(split),
             masked_lanes=round(masked),
             masked=float(masked / running) if running else 0.0,
-            exact=exact,
         )
 
 

@@ -31,52 +31,41 @@ _STRIDE_STEPS = 16
 _STRIDE_DRAWS = 4
 
 
-@dataclass(frozen=True)
-class Executions:
-    """Number of times that a piece of code runs."""
-
-    times: int
-    #: Whether it is exact; else it is an estimate from samples, or assumes conditions on data.
-    exact: bool = True
-
-    def __mul__(self, other: Executions) -> Executions:
-        return Executions(self.times * other.times, self.exact and other.exact)
-
-
-def executions(kernel: LoweredKernel, context: CodeContext) -> Executions:
+def executions(kernel: LoweredKernel, context: CodeContext) -> int:
     """Count how often all work-items together run a piece of code.
 
     Conditions without a common variable are counted separately, and their counts multiplied.
+    Conditions on data are assumed to hold.
     """
     # A kernel keeps its contexts and conditions alive, so their ids are valid keys.
     check_time()
     return kernel.once(("executions", id(context)), lambda: _executions(kernel, context))
 
 
-def _executions(kernel: LoweredKernel, context: CodeContext) -> Executions:
+def _executions(kernel: LoweredKernel, context: CodeContext) -> int:
     left = dict((*kernel.launch.values(), *context.loops))
-    total = Executions(1, not context.unknown)
+    total = 1
     for group in connected([frozenset(variables([one])) for one in context.conditions]):
         conditions = [context.conditions[number] for number in group]
         inside = [(var, left.pop(var)) for var in variables(conditions) if var in left]
         key = "holding", *map(id, conditions)
         total *= kernel.once(key, partial(_holding, conditions, inside))
-    return total * Executions(prod(left.values()))
+    return total * prod(left.values())
 
 
-def instructions(kernel: LoweredKernel, site: Site) -> Executions:
+def instructions(kernel: LoweredKernel, site: Site) -> int:
     """Count the instructions of a site, one for each contiguous run of elements."""
-    return executions(kernel, site.context) * Executions(site.apart)
+    return executions(kernel, site.context) * site.apart
 
 
 def times_of(kernel: LoweredKernel, sites: Iterable[Site]) -> int:
     """Return the sum of the executions of some accesses."""
-    return sum(executions(kernel, site.context).times for site in sites)
+    return sum(executions(kernel, site.context) for site in sites)
 
 
 def all_instructions(kernel: LoweredKernel) -> int:
     """Count the instructions of all accesses; those to private memory stand for arithmetic."""
-    return sum(instructions(kernel, site).times for site in kernel.sites)
+    return sum(instructions(kernel, site) for site in kernel.sites)
 
 
 def wave_instructions(kernel: LoweredKernel, wave: int) -> float:
@@ -119,8 +108,8 @@ def common(numbers: Array) -> int | None:
     return int(numbers.flat[0]) if numbers.size and np.ptp(numbers) == 0 else None
 
 
-def _holding(conditions: Sequence[tirx.Expr], axes: Sequence[Axis]) -> Executions:
-    """Count the points at which conditions hold."""
+def _holding(conditions: Sequence[tirx.Expr], axes: Sequence[Axis]) -> int:
+    """Count the points at which conditions hold, by samples if there are too many."""
     points = prod(extent for _, extent in axes)
     drawn = points > _POINTS
     random = np.random.default_rng(0)
@@ -133,8 +122,8 @@ def _holding(conditions: Sequence[tirx.Expr], axes: Sequence[Axis]) -> Execution
             mask = all_hold(conditions, values_at(numbers, axes), size)
             found, seen = found + int(mask.sum()), seen + size
     except UnknownError:
-        return Executions(points, exact=False)
-    return Executions(found * points // _POINTS, exact=False) if drawn else Executions(found)
+        return points
+    return found * points // _POINTS if drawn else found
 
 
 @dataclass(frozen=True)
@@ -147,8 +136,6 @@ class Waves:
     active: NDArray[np.bool_]
     #: Number of the kernel's waves that each row represents.
     weight: float
-    #: Whether every wave of the kernel is equal to one of these.
-    exact: bool
 
     def compute(self, expr: tirx.Expr, lanes: int = 1) -> Array:
         """Evaluate an expression: waves x work-items x lanes."""
@@ -195,7 +182,6 @@ def waves_at(
         values=values,
         active=active.reshape(-1, wave),
         weight=others * points / len(numbers),
-        exact=not drawn and not context.unknown,
     )
     # Only the last waves are cached, because they may be large.
     kernel.memo["waves"] = key, found

@@ -63,8 +63,6 @@ class Access(InKernel):
     fetched_bytes: int
     #: Lines that contiguous elements would need, per fetched line.
     efficiency: float
-    #: Whether the count is exact: no wave is left out, no index depends on data.
-    exact: bool
 
 
 @of_kernels
@@ -81,9 +79,9 @@ def coalescing(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Access]:
         if not site.is_global:
             continue
         count, element = instructions(kernel, site), site.element_bytes
-        requested = count.times * element * site.run
-        lines, least = float(count.times), requested / line
-        between, exact = None, False
+        requested = count * element * site.run
+        lines, least = float(count), requested / line
+        between = None
         with suppress(UnknownError):
             waves, parts = places_at(kernel, site, hardware.wave)
             lines = least = 0.0
@@ -98,18 +96,16 @@ def coalescing(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Access]:
             steps = np.diff(parts[0][:, :, 0], axis=1)
             # Distance of neighbours, if all have the same.
             between = common(steps[waves.active[:, 1:] & waves.active[:, :-1]])
-            exact = count.exact and waves.exact
         yield Access(
             *kernel.at(site),
             is_store=site.is_store,
             stride=between,
             strides={tag: stride(kernel, site, var) for tag, var, extent in axes if extent > 1},
-            instructions=count.times,
+            instructions=count,
             bytes=requested,
             transactions=round(lines),
             fetched_bytes=round(lines) * line,
             efficiency=float(least / lines) if lines else 1.0,
-            exact=exact,
         )
 
 
@@ -199,7 +195,7 @@ def vector_width(kernel: LoweredKernel, target: TargetSpec) -> Iterator[VectorWi
             bytes=bytes_,
             possible_bytes=bytes_ * usable[neighbours],
             neighbours=neighbours,
-            instructions=sum(instructions(kernel, site).times for site in sites),
+            instructions=sum(instructions(kernel, site) for site in sites),
         )
 
 

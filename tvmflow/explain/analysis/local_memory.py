@@ -46,8 +46,6 @@ class BankAccess(InKernel):
     least_cycles: int
     #: Largest number of words requested from one bank at a time; 1 is no conflict.
     degree: int
-    #: Whether the count is exact.
-    exact: bool
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,6 @@ class LocalMemory:
     reuse: float
     #: Whether items only read elements that they wrote themselves.
     is_private: bool
-    #: Whether the count is exact.
-    exact: bool
 
 
 @of_kernels
@@ -83,8 +79,8 @@ def bank_conflicts(kernel: LoweredKernel, target: TargetSpec) -> Iterator[BankAc
         if hardware.banks == 1 or not site.scope.startswith("shared"):
             continue
         count = instructions(kernel, site)
-        cycles = least = count.times / hardware.wave
-        degree, exact = 1, False
+        cycles = least = count / hardware.wave
+        degree = 1
         with suppress(UnknownError):
             waves, parts = places_at(kernel, site, hardware.wave)
             cycles = least = 0.0
@@ -94,15 +90,13 @@ def bank_conflicts(kernel: LoweredKernel, target: TargetSpec) -> Iterator[BankAc
                 cycles += busiest.sum() * waves.weight
                 least += np.ceil(distinct / hardware.banks).sum() * waves.weight
                 degree = max(degree, int(np.max(busiest, initial=1)))
-            exact = count.exact and waves.exact
         yield BankAccess(
             *kernel.at(site),
             is_store=site.is_store,
-            instructions=count.times,
+            instructions=count,
             cycles=round(cycles),
             least_cycles=round(least),
             degree=degree,
-            exact=exact,
         )
 
 
@@ -114,8 +108,7 @@ def local_memory(kernel: LoweredKernel, target: TargetSpec) -> Iterator[LocalMem
         stores = [site for site in sites if site.is_store]
         loads = [site for site in sites if not site.is_store]
         writes, reads = (
-            sum(instructions(kernel, site).times * site.run for site in of)
-            for of in (stores, loads)
+            sum(instructions(kernel, site) * site.run for site in of) for of in (stores, loads)
         )
         read = set(map(_places, loads))
         items = {var for var, extent in kernel.items if extent > 1}
@@ -129,7 +122,6 @@ def local_memory(kernel: LoweredKernel, target: TargetSpec) -> Iterator[LocalMem
             reads=reads,
             reuse=reads / max(1, writes),
             is_private=own and bool(read) and read <= set(map(_places, stores)),
-            exact=all(instructions(kernel, site).exact for site in sites),
         )
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from math import inf
 
-from tvm import IRModule, tirx
+from tvm import tirx
 
 from ...devices.target import TargetSpec
-from ...graph.missed_fusion import Fusion, fusion
+from ...graph.missed_fusion import Fusion
 from ...module.functions import tir_text
 from ...runtime.json_types import JsonMapping
 from ..grouping import grouped
@@ -91,12 +91,7 @@ def _merged(group: Sequence[Finding]) -> Finding:
     return replace(largest, cost=cost, share=share, sentence=largest.sentence + also)
 
 
-def fusion_findings(mod: IRModule) -> list[Finding]:
-    """Find pairs of functions in a graph that could be fused."""
-    return [_fusion_finding(pair) for pair in fusion(mod) if not pair.prevented_by]
-
-
-def _fusion_finding(pair: Fusion) -> Finding:
+def fusion_finding(pair: Fusion) -> Finding:
     """Make a finding of the function that reads the tensor between a pair."""
     return Finding(
         *(pair.consumer, "fusion", pair.tensor, 0),
@@ -163,5 +158,5 @@ def missed_fusion_findings(
         share = min(pair.saved_bytes / moved, 1 / len(launches)) if moved else pair.share
         text = tir_text(functions[pair.consumer]) if pair.consumer in functions else ""
         line = line_of(text, pair.parameter, False) if pair.parameter else 0
-        found.append(replace(_fusion_finding(pair), kernel=calls[0].name, share=share, line=line))
+        found.append(replace(fusion_finding(pair), kernel=calls[0].name, share=share, line=line))
     return tuple(found)

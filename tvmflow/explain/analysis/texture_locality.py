@@ -58,8 +58,6 @@ class TextureUse(InKernel):
     blocks: int
     #: Blocks that adjacent texels would need, per fetched block.
     efficiency: float
-    #: Whether the counts of waves are exact; those of groups are samples.
-    exact: bool
 
 
 @of_kernels
@@ -73,23 +71,21 @@ def texture_locality(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Text
     for sites in grouped(accesses, lambda site: (site.buffer, site.is_store)).values():
         first = sites[0]
         width, height = block_of(first.element_bytes, hardware.line_bytes, is_tiled=tiled)
-        texels, blocks, least, exact = 0, 0.0, 0.0, True
+        texels, blocks, least = 0, 0.0, 0.0
         for site in sites:
             count = instructions(kernel, site)
-            texels += count.times
-            exact &= count.exact
+            texels += count
             try:
                 waves = waves_at(kernel, site.context, hardware.wave, site.variables)
             except UnknownError:
-                blocks, exact = blocks + count.times, False
-                least += count.times / (width * height)
+                blocks += count
+                least += count / (width * height)
                 continue
             column, row, layer = (waves.compute(index)[:, :, 0] for index in site.indices)
             lines = distinct(_number(column // width, row // height, layer), waves.active)
             wanted = distinct(_number(column, row, layer), waves.active)
             blocks += lines.sum() * waves.weight
             least += np.ceil(wanted / (width * height)).sum() * waves.weight
-            exact &= waves.exact
         reads, seen = _in_groups(kernel, sites)
         different = [len(places) for places in seen]
         together = [len(np.unique(_block(places, width, height))) for places in seen]
@@ -104,7 +100,6 @@ def texture_locality(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Text
             least_group_blocks=sum(ceil(n / (width * height)) for n in different) / len(seen),
             blocks=round(blocks),
             efficiency=float(least / blocks) if blocks else 1.0,
-            exact=exact,
         )
 
 
