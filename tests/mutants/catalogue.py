@@ -646,8 +646,8 @@ MUTANTS = (
     Mutant(
         "shape-name",
         "tvmflow/cli/options.py",
-        'default=text.rfind("=")',
-        'default=text.find("=")',
+        'else text.rfind("=")',
+        'else text.find("=")',
         "inputs whose names have an equals sign cannot be given a shape",
         ("tests/cli/test_cli_options.py",),
     ),
