@@ -78,10 +78,7 @@ def with_blocks(
     changed = []
     for step in steps:
         schedule = step.apply
-        if not isinstance(schedule, Tile | GroupTile):
-            changed.append(step)
-            continue
-        if (blocked := schedule.with_block(block)) is not None:
+        if isinstance(schedule, Tile | GroupTile) and (blocked := schedule.with_block(block)):
             most = schedule.most(int(lab.compute(size)[-1].shape[-2]), device)
             if not 1 <= block <= most:
                 raise InputError(
@@ -135,12 +132,8 @@ def scheduled(
 ) -> tirx.PrimFunc:
     """Return a lab's computation as one of its steps schedules it; needs no device.
 
-    Raises
-    ------
-    InputError
-        If there is no such lab, step, size or block.
-    TargetError
-        If target and device do not match.
+    `InputError` if there is no such lab, step, size or block; `TargetError` if target and device do
+    not match.
     """
     lab, spec = lab_of(name), resolve(target, device)
     size = lab.size if size is None else size

@@ -9,7 +9,8 @@ in the items of a group, which read neighbours.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 from ..common import Block, Loop, Workload, is_reduction
 from .steps import LONE_ITEMS, Step, as_written, bind_loops
@@ -18,74 +19,57 @@ from .steps import LONE_ITEMS, Step, as_written, bind_loops
 VECTORS = 4
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The loops of a step on a CPU: over rows, or over columns of a sum over rows."""
-
-    parallel: bool = False
-
-    def __call__(self, workload: Workload) -> None:
-        """Schedule sums in vectors."""
-        sch, lanes = workload.sch, workload.target.device.channel_block
-        if (over := _sum_over_rows(workload)) is not None:
-            i, j = sch.get_loops(over)[-1], sch.get_loops(over)[0]
-            j, vector, lane = sch.split(j, [None, VECTORS, lanes])
-            sch.reorder(j, i, vector, lane)
-            j = bind_loops(workload, [j], parallel=self.parallel)
-            workload.vectorize_last([vector, lane])
-            workload.vectorize_last(workload.loops_below(sch.decompose_reduction(over, i), j))
-            return
-        parts = [
-            (block, self._in_lanes(workload, block, lanes) if is_reduction(sch, block) else None)
-            for block in workload.blocks
-        ]
-        row = _share_row(workload, [b for pair in parts for b in pair[::-1] if b is not None])
-        # The loop is bound before initial values leave their blocks, which then are no reductions.
-        row = bind_loops(workload, [row], parallel=self.parallel)
-        for block, part in parts:
-            loops = workload.loops_below(block, row)
-            if part is None and loops:
-                sch.vectorize(sch.split(loops[-1], [None, lanes])[1])
-        for _, part in parts:
-            if part is not None:
-                places, (deep,) = workload.by_kind(part, workload.loops_below(part, row))
-                lane = max(places, key=lambda loop: int(sch.get(loop).extent))
-                sch.reorder(deep, lane)
-                workload.vectorize_last(sch.split(lane, [VECTORS, lanes]))
-                init = sch.decompose_reduction(part, deep)
-                workload.vectorize_last(workload.loops_below(init, row))
-
-    def _in_lanes(self, workload: Workload, block: Block, lanes: int) -> Block:
-        """Sum a row in vectors; return the block of these sums, before that of their lanes."""
-        sch = workload.sch
-        *_, k = sch.get_loops(block)
-        _, lane = sch.split(k, [None, VECTORS * lanes])
-        return sch.rfactor(lane, 1)
+def in_vectors(workload: Workload, *, parallel: bool) -> None:
+    """Schedule sums on a CPU, by loops over rows, or over columns of a sum over rows."""
+    sch, lanes = workload.sch, workload.target.device.channel_block
+    if (over := _sum_over_rows(workload)) is not None:
+        i, j = sch.get_loops(over)[-1], sch.get_loops(over)[0]
+        j, vector, lane = sch.split(j, [None, VECTORS, lanes])
+        sch.reorder(j, i, vector, lane)
+        j = bind_loops(workload, [j], parallel=parallel)
+        workload.vectorize_last([vector, lane])
+        workload.vectorize_last(workload.loops_below(sch.decompose_reduction(over, i), j))
+        return
+    parts = []
+    for block in workload.blocks:
+        part = None
+        if is_reduction(sch, block):
+            # Sum in vectors, before the block that sums their lanes.
+            _, lane = sch.split(sch.get_loops(block)[-1], [None, VECTORS * lanes])
+            part = sch.rfactor(lane, 1)
+        parts.append((block, part))
+    row = _share_row(workload, [b for pair in parts for b in pair[::-1] if b is not None])
+    # The loop is bound before initial values leave their blocks, which then are no reductions.
+    row = bind_loops(workload, [row], parallel=parallel)
+    for block, part in parts:
+        loops = workload.loops_below(block, row)
+        if part is None and loops:
+            sch.vectorize(sch.split(loops[-1], [None, lanes])[1])
+    for _, part in parts:
+        if part is not None:
+            places, (deep,) = workload.by_kind(part, workload.loops_below(part, row))
+            lane = max(places, key=lambda loop: int(sch.get(loop).extent))
+            sch.reorder(deep, lane)
+            workload.vectorize_last(sch.split(lane, [VECTORS, lanes]))
+            init = sch.decompose_reduction(part, deep)
+            workload.vectorize_last(workload.loops_below(init, row))
 
 
-@dataclass(frozen=True)
-class Items:
-    """The loops of a step on a GPU: an item computes a row, or the items of a group share it."""
-
-    group: bool = False
-    shared: bool = False
-
-    def __call__(self, workload: Workload) -> None:
-        """Schedule sums by items."""
-        sch, device = workload.sch, workload.target.device
-        if (over := _sum_over_rows(workload)) is not None:
-            loops = sch.get_loops(over)[:1]
-            workload.bind_outer(loops, device.group_size if self.group else 1)
-            return
-        row = _share_row(workload, workload.blocks, "shared" if self.shared else "local")
-        if not self.shared:
-            workload.bind_outer([row], device.group_size if self.group else 1)
-            return
-        sch.bind(row, "blockIdx.x")
-        for block in workload.blocks:
-            if loops := workload.loops_below(block, row):
-                _, item = sch.split(loops[-1], [None, device.group_size])
-                sch.bind(item, "threadIdx.x")
+def in_items(workload: Workload, *, group: bool = False, shared: bool = False) -> None:
+    """Schedule sums on a GPU: an item computes a row, or the items of a group share it."""
+    sch, device = workload.sch, workload.target.device
+    if (over := _sum_over_rows(workload)) is not None:
+        workload.bind_outer(sch.get_loops(over)[:1], device.group_size if group else 1)
+        return
+    row = _share_row(workload, workload.blocks, "shared" if shared else "local")
+    if not shared:
+        workload.bind_outer([row], device.group_size if group else 1)
+        return
+    sch.bind(row, "blockIdx.x")
+    for block in workload.blocks:
+        if loops := workload.loops_below(block, row):
+            _, item = sch.split(loops[-1], [None, device.group_size])
+            sch.bind(item, "threadIdx.x")
 
 
 def _sum_over_rows(workload: Workload) -> Block | None:
@@ -115,13 +99,18 @@ ON_CPU = (
         "vectorised",
         "Four vectors of sums stay in registers.",
         "One addition at a time, each of which waits for the one before it.",
-        Rows(),
+        partial(in_vectors, parallel=False),
     ),
-    Step("parallel", "Rows, or columns, are spread over all cores.", "One core works.", Rows(True)),
+    Step(
+        "parallel",
+        "Rows, or columns, are spread over all cores.",
+        "One core works.",
+        partial(in_vectors, parallel=True),
+    ),
 )
 ON_GPU = (
-    Step("naive", "An item computes one result, in a work-group of its own.", "", Items()),
-    Step("parallel", "32 or 64 items are a work-group.", LONE_ITEMS, Items(group=True)),
+    Step("naive", "An item computes one result, in a work-group of its own.", "", in_items),
+    Step("parallel", "32 or 64 items are a work-group.", LONE_ITEMS, partial(in_items, group=True)),
 )
 #: Steps of softmax, which calls a function for each power as long as numbers are scalars.
 ON_CPU_POWERS = (
@@ -137,5 +126,5 @@ SHARED = Step(
     "shared",
     "The items of a group share a row: neighbours read neighbouring numbers.",
     "Items read numbers that are a whole row apart, each from a line of its own.",
-    Items(shared=True),
+    partial(in_items, shared=True),
 )

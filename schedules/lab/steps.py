@@ -44,10 +44,6 @@ class Step:
     #: Form of the data in memory; ``None`` is the lab's own.
     layout: Layout | None = None
 
-    def runs_on(self, device: Device) -> bool:
-        """Return whether the device has the textures that the step needs, if any."""
-        return device.image_extent > 0 or self.layout is None or self.layout.scopes is None
-
 
 @dataclass(frozen=True)
 class Lab:
@@ -79,9 +75,11 @@ class Lab:
     copies: int = 10
 
     def steps(self, device: Device) -> tuple[Step, ...]:
-        """Return the steps on a device."""
+        """Return the steps on a device; those with textures only if it has them."""
         steps = self.on_cpu if device.is_cpu else self.on_gpu
-        return tuple(step for step in steps if step.runs_on(device))
+        if device.image_extent > 0:
+            return steps
+        return tuple(step for step in steps if step.layout is None or step.layout.scopes is None)
 
     def bytes(self, size: int) -> int:
         """Return the bytes of the arguments and of the result, each counted once."""

@@ -106,111 +106,6 @@ class LabResult:
         return f", batch of {self.batch:,}" if self.batch > 1 else ""
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """Built and checked steps of a lab, and NumPy's call for the same work."""
-
-    lab: Lab
-    size: int
-    target: TargetSpec
-    device: DeviceInfo
-    steps: Sequence[Step]
-    functions: Sequence[tirx.PrimFunc]
-    #: Synchronous call of each step on the device, for all samples.
-    calls: Sequence[Callable[[], None]]
-    #: Difference of each step's result from the reference, relative to its largest value.
-    errors: Sequence[float]
-    numpy: Callable[[], object]
-
-
-def prepare(
-    name: str,
-    *,
-    size: int | None = None,
-    target: str = "llvm",
-    device: str = "auto",
-    device_index: int = 0,
-    steps: Sequence[str] | None = None,
-    block: int | None = None,
-    batch: int = 1,
-    seed: int = 0,
-) -> Prepared:
-    """Build and check the steps of a lab; parameters and errors are those of :func:`run_lab`."""
-    lab, attempt = lab_of(name), f"Running the lab {name}"
-    size = lab.size if size is None else size
-    if batch < 1:
-        raise InputError(
-            f"The lab {name} was asked for a batch of {counted(batch, 'sample')}; expected at "
-            "least 1.",
-            remedy="Give a positive `batch`, or none for a single sample.",
-        )
-    check_size(lab, size, host_bytes(), "this machine", lab.copies * batch)
-    check_target(target)
-    # Before the target is resolved: without a device, this error says how to get one.
-    running = find_device(target, device_index, attempt)
-    spec = resolve(target, device)
-    chosen = with_blocks(lab, steps_of(lab, spec, steps), size, block, spec.device)
-    info = next(i for i in list_devices() if (i.kind, i.index) == (target, device_index))
-    if target == "llvm":
-        prepare_threads(info.compute_units)
-    else:
-        copies = ON_DEVICE * batch * len({step.layout for step in chosen})
-        check_size(lab, size, info.global_memory_bytes, info.name, copies)
-    rng = np.random.default_rng(seed)
-    operands = [lab.operands(size, rng) for _ in range(batch)]
-    references = [lab.reference(*arrays) for arrays in operands]
-    functions = [lab.schedule(step, size, spec) for step in chosen]
-    calls, errors = [], []
-    held: dict[Layout | None, list[list[Memory]]] = {}
-    with translated(attempt, target):
-        for step, function in zip(chosen, functions, strict=True):
-            layout = step.layout
-            if layout not in held:
-                held[layout] = [_in_memory(step, function, running, each) for each in operands]
-            samples = held[layout]
-            call = _built(function, spec, running, [[m.tensor for m in each] for each in samples])
-            # Wrong values, so that elements that a step does not write are noticed.
-            for (*_, result), reference in zip(samples, references, strict=True):
-                _write_wrong(result, reference)
-            call()
-            calls.append(call)
-            distances = []
-            for number, ((*_, result), reference) in enumerate(
-                zip(samples, references, strict=True), 1
-            ):
-                array = result.read() if layout is None else layout.result(result.read())
-                what = f"{size} {lab.counts}" + f", sample {number} of {batch}," * (batch > 1)
-                distances.append(_checked(lab, step.name, what, array, reference))
-            errors.append(max(distances))
-    numpy_calls = [lab.baseline(*arrays) for arrays in operands]
-    return Prepared(
-        lab, size, spec, info, chosen, functions, calls, errors,
-        numpy=lambda: [call() for call in numpy_calls],
-    )  # fmt: skip
-
-
-def _in_memory(
-    step: Step,
-    function: tirx.PrimFunc,
-    device: tvm.runtime.Device,
-    operands: Sequence[np.ndarray],
-) -> list[Memory]:
-    """Copy a lab's arguments to a device in the layout of a step, and allocate its result."""
-    memory = [Memory(argument, device) for argument in arguments_of(function)]
-    arrays = operands if step.layout is None else step.layout.arguments(*operands)
-    for each, array in zip(memory[:-1], arrays, strict=True):
-        each.write(array)
-    return memory
-
-
-def _write_wrong(result: Memory, reference: np.ndarray) -> None:
-    """Fill a result with values that no step computes."""
-    if reference.dtype.kind == "f":
-        result.write(np.full(result.tensor.shape, np.nan))
-    else:
-        result.write(np.invert(reference))
-
-
 def run_lab(
     name: str,
     *,
@@ -260,34 +155,53 @@ def run_lab(
     InputError
         If there is no such lab or step, the size or batch is not positive or exceeds the memory, or
         blocks or workers are not possible.
-    TargetError
-        If target and device do not match.
-    DeviceError
-        If there is no such device.
+    TargetError, DeviceError
+        If target and device do not match, or there is no such device.
     VerificationError
         If a step's result differs from the reference by more than the tolerance.
     """
     with limited_threads(workers, target):
-        ready = prepare(
-            name, size=size, target=target, device=device, device_index=device_index, steps=steps,
-            block=block, batch=batch, seed=seed,
-        )  # fmt: skip
-        lab, info = ready.lab, ready.device
-        names = [step.name for step in ready.steps]
-        with translated(f"Running the lab {name}", target):
-            calls = {**dict(zip(names, ready.calls, strict=True)), "": ready.numpy}
+        lab, attempt = lab_of(name), f"Running the lab {name}"
+        size = lab.size if size is None else size
+        if batch < 1:
+            raise InputError(
+                f"The lab {name} was asked for a batch of {counted(batch, 'sample')}; expected at "
+                "least 1.",
+                remedy="Give a positive `batch`, or none for a single sample.",
+            )
+        check_size(lab, size, host_bytes(), "this machine", lab.copies * batch)
+        check_target(target)
+        # Before the target is resolved: without a device, this error says how to get one.
+        running = find_device(target, device_index, attempt)
+        spec = resolve(target, device)
+        chosen = with_blocks(lab, steps_of(lab, spec, steps), size, block, spec.device)
+        info = next(i for i in list_devices() if (i.kind, i.index) == (target, device_index))
+        if target == "llvm":
+            prepare_threads(info.compute_units)
+        else:
+            copies = ON_DEVICE * batch * len({step.layout for step in chosen})
+            check_size(lab, size, info.global_memory_bytes, info.name, copies)
+        rng = np.random.default_rng(seed)
+        operands = [lab.operands(size, rng) for _ in range(batch)]
+        functions = [lab.schedule(step, size, spec) for step in chosen]
+        with translated(attempt, target):
+            calls, errors = _built_and_checked(
+                lab, size, chosen, functions, spec, running, operands
+            )
+            baselines = [lab.baseline(*arrays) for arrays in operands]
+            calls[""] = lambda: [baseline() for baseline in baselines]
             watch = Watch()
             times = in_turn(calls, seconds)
             share = watch.others_share()
     disturbed = is_disturbed(share)
     if (said := disturbance(share)) is not None:
         logger.warning("%s Comparisons with NumPy and with the ceilings are left out.", said)
-    operations, moved = batch * lab.operations(ready.size), batch * lab.bytes(ready.size)
-    most = max(operations / times[each].median_ms / 1e6 for each in names)
+    operations, moved = batch * lab.operations(size), batch * lab.bytes(size)
+    most = max(operations / times[step.name].median_ms / 1e6 for step in chosen)
     peaks = _peaks(lab, target, info, most, fresh=fresh_ceilings)
     results = []
-    analysed = found_and_removed(ready.functions, ready.target)
-    for step, error, (found, removed) in zip(ready.steps, ready.errors, analysed, strict=True):
+    analysed = found_and_removed(functions, spec)
+    for step, error, (found, removed) in zip(chosen, errors, analysed, strict=True):
         took = times[step.name]
         gflops, gbps = (count / took.median_ms / 1e6 for count in (operations, moved))
         of_peak = None
@@ -301,7 +215,7 @@ def run_lab(
                 summary=step.summary,
                 removes=step.removes,
                 times=took,
-                speedup=times[names[0]].median_ms / took.median_ms,
+                speedup=times[chosen[0].name].median_ms / took.median_ms,
                 gflops=gflops,
                 gbps=gbps,
                 of_numpy=None if disturbed else times[""].median_ms / took.median_ms,
@@ -313,10 +227,10 @@ def run_lab(
         )
     return LabResult(
         lab=name,
-        size=ready.size,
+        size=size,
         batch=batch,
         target=target,
-        device=ready.target.device.name,
+        device=spec.device.name,
         device_name=info.name,
         block=block,
         workers=workers,
@@ -328,6 +242,62 @@ def run_lab(
         steps=tuple(results),
         others_share=share,
     )
+
+
+def _built_and_checked(
+    lab: Lab,
+    size: int,
+    steps: Sequence[Step],
+    functions: Sequence[tirx.PrimFunc],
+    target: TargetSpec,
+    device: tvm.runtime.Device,
+    operands: Sequence[Sequence[np.ndarray]],
+) -> tuple[dict[str, Callable[[], object]], list[float]]:
+    """Return each step's synchronous call for all samples, and its difference from the reference.
+
+    The difference is relative to the reference's largest value.
+    """
+    references = [lab.reference(*arrays) for arrays in operands]
+    calls: dict[str, Callable[[], object]] = {}
+    errors = []
+    held: dict[Layout | None, list[list[Memory]]] = {}
+    for step, function in zip(steps, functions, strict=True):
+        layout = step.layout
+        if layout not in held:
+            held[layout] = [_in_memory(step, function, device, each) for each in operands]
+        samples = held[layout]
+        call = _built(function, target, device, [[m.tensor for m in each] for each in samples])
+        # Wrong values, so that elements that a step does not write are noticed.
+        for (*_, result), reference in zip(samples, references, strict=True):
+            is_float = reference.dtype.kind == "f"
+            wrong = np.full(result.tensor.shape, np.nan) if is_float else np.invert(reference)
+            result.write(wrong)
+        call()
+        calls[step.name] = call
+        distances = []
+        for number, ((*_, result), reference) in enumerate(
+            zip(samples, references, strict=True), 1
+        ):
+            array = result.read() if layout is None else layout.result(result.read())
+            sample = f", sample {number} of {len(operands)}," if len(operands) > 1 else ""
+            what = f"{size} {lab.counts}{sample}"
+            distances.append(_checked(lab, step.name, what, array, reference))
+        errors.append(max(distances))
+    return calls, errors
+
+
+def _in_memory(
+    step: Step,
+    function: tirx.PrimFunc,
+    device: tvm.runtime.Device,
+    operands: Sequence[np.ndarray],
+) -> list[Memory]:
+    """Copy a lab's arguments to a device in the layout of a step, and allocate its result."""
+    memory = [Memory(argument, device) for argument in arguments_of(function)]
+    arrays = operands if step.layout is None else step.layout.arguments(*operands)
+    for each, array in zip(memory[:-1], arrays, strict=True):
+        each.write(array)
+    return memory
 
 
 def _peaks(
