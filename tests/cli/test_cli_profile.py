@@ -15,7 +15,7 @@ from support.profiles import synthetic_profile
 from tvmflow.cli.profile import _print
 from tvmflow.cli.text import ms_text
 from tvmflow.explain.isa.record import Report
-from tvmflow.explain.profiling.host import host_finding
+from tvmflow.explain.profiling.measure import host_finding
 from tvmflow.explain.profiling.reading import from_json
 from tvmflow.module import elf
 from tvmflow.module.artifact import write_artifact

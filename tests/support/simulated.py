@@ -13,7 +13,7 @@ from tvm import IRModule, tirx
 
 from tvmflow.codegen.kernels import generate_kernels
 from tvmflow.devices.target import TargetSpec
-from tvmflow.explain.analysis import Kernel, kernels_of
+from tvmflow.explain.analysis import LoweredKernel, kernels_of
 
 _HEADING = re.compile(r"Instructions executed for kernel '(\w+)'")
 _COUNT = re.compile(r"\s*([\d,]+) - (.+?)(?: \(([\d,]+) bytes\))?$")
@@ -101,7 +101,7 @@ def _logged(text: str, opening: str, closing: str, tensor: int) -> str:
     return done
 
 
-def _source(function: tirx.PrimFunc, kernel: Kernel, target: TargetSpec) -> str:
+def _source(function: tirx.PrimFunc, kernel: LoweredKernel, target: TargetSpec) -> str:
     name = kernel.name.removesuffix("_kernel")
     with target.tvm_target:
         return generate_kernels(IRModule({name: function}), target).sources[kernel.name]
@@ -109,7 +109,7 @@ def _source(function: tirx.PrimFunc, kernel: Kernel, target: TargetSpec) -> str:
 
 def _run(
     function: tirx.PrimFunc,
-    kernel: Kernel,
+    kernel: LoweredKernel,
     source: str,
     folder: Path,
     options: Sequence[str],

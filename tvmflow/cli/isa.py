@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,7 +75,9 @@ def machine_code_of_module(
     """
     if module is None and not setup:
         raise typer.BadParameter("a module (or --setup) was expected.")
-    from ..devices.gpus import find_gpu
+    from ..devices.gpus import find_gpu, typical_gpu
+    from ..explain.isa.kernels import metadata_of
+    from ..explain.isa.record import read_report
     from ..explain.isa.report import machine_code
 
     if setup:
@@ -82,9 +85,15 @@ def machine_code_of_module(
         if module is None:
             return
     assert module is not None
-    chosen = find_gpu(gpu) if gpu else _typical(module)
-    report = machine_code(module, chosen, names=kernel or (), suite=suite)
-    before = None if compare is None else _other(compare, chosen, kernel or (), suite)
+    if gpu:
+        chosen = find_gpu(gpu)
+    else:
+        about = metadata_of(module)
+        chosen = typical_gpu(str(about["target"]), str(about["device"]))
+    compiled = partial(machine_code, gpu=chosen, names=kernel or (), suite=suite)
+    report, before = compiled(module), None
+    if compare is not None:
+        before = read_report(compare) if compare.suffix == ".json" else compiled(compare)
     if not print_json(report.to_json(with_listing=listing)):
         if before is not None:
             _print_changes(before, report)
@@ -101,24 +110,6 @@ def _setup(gpu: Gpu, suite: str) -> None:
     versions = json.loads((tree.root / "versions.json").read_text())
     name = "intel-ocloc" if gpu.isa == "xe" else "mesa-opencl-icd"
     note(f"{name} {versions[name]} for {gpu.name} is in ", (str(tree.root), "bold"))
-
-
-def _typical(module: Path) -> Gpu:
-    from ..devices.gpus import typical_gpu
-    from ..explain.isa.kernels import metadata_of
-
-    meta = metadata_of(module)
-    return typical_gpu(str(meta["target"]), str(meta["device"]))
-
-
-def _other(path: Path, gpu: Gpu, names: list[str] | tuple[()], suite: str) -> Report:
-    """Return the report to compare with."""
-    from ..explain.isa.record import read_report
-    from ..explain.isa.report import machine_code
-
-    if path.suffix == ".json":
-        return read_report(path)
-    return machine_code(path, gpu, names=names, suite=suite)
 
 
 def _print(report: Report, with_listing: bool) -> None:

@@ -119,32 +119,29 @@ def _end(error: BaseException, log: IO[bytes] | None) -> NoReturn:
         if log is not None:
             log.seek(0)
             sys.stderr.write(log.read().decode(errors="replace"))
+    kind, label, status = "InternalError", "Internal error", 1
+    remedy = details = None
     if isinstance(error, TvmflowError):
+        kind, label, status = type(error).__name__, "Error", error.exit_status
         message = with_flags(error.message)
         remedy, details = (text and with_flags(text) for text in (error.remedy, error.details))
-        print_json_error(type(error).__name__, message, remedy, details, error.exit_status)
-        _print_labelled("Error", "red", message)
-        if remedy:
-            _print_labelled("Remedy", "green", remedy)
-        if details:
-            from rich.text import Text
+    else:
+        lines = str(error).strip().splitlines() or [""]
+        message = f"{type(error).__name__}: {lines[0][:300]}".rstrip(": ")
+        if isinstance(error, MemoryError):
+            remedy = "The memory of this machine is too small."
+        elif not state.debug:
+            again = "Run the command again with --debug and report what it prints."
+            remedy = f"This should not happen. {again}"
+    print_json_error(kind, message, remedy, details, status)
+    _print_labelled(label, "red", message)
+    if remedy:
+        _print_labelled("Remedy", "green", remedy)
+    if details:
+        from rich.text import Text
 
-            err_console().print(Text(details, style="dim"))
-        raise typer.Exit(error.exit_status) from None
-    lines = str(error).strip().splitlines() or [""]
-    what = f"{type(error).__name__}: {lines[0][:300]}".rstrip(": ")
-    advice = None
-    if isinstance(error, MemoryError):
-        advice = "The memory of this machine is too small."
-    elif not state.debug:
-        advice = (
-            "This should not happen. Run the command again with --debug and report what it prints."
-        )
-    print_json_error("InternalError", what, advice, None, 1)
-    _print_labelled("Internal error", "red", what)
-    if advice:
-        _print_labelled("Remedy", "green", advice)
-    raise typer.Exit(1) from None
+        err_console().print(Text(details, style="dim"))
+    raise typer.Exit(status) from None
 
 
 def _print_labelled(label: str, colour: str, text: str) -> None:

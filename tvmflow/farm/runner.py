@@ -110,6 +110,8 @@ class FarmRunner:
     ):
         self.tracker, self.key, self.target = tracker, check_key(key), target
         self.config, self.limit_s = config, limit_s
+        #: The server's time limit of a session; this side ends it earlier.
+        self.session_limit_s = SESSION_S + limit_s + CONNECT_S
         #: Time of the reference kernel in each device's first session.
         self.firsts: dict[Address, float | None] = {}
         self._scheduler = Scheduler(self._heard, self.patience_s)
@@ -129,11 +131,6 @@ class FarmRunner:
             raise
         self._watcher = threading.Thread(target=self._keep_looking, daemon=True)
         self._watcher.start()
-
-    @property
-    def session_limit_s(self) -> float:
-        """Return the server's time limit of a session; this side ends it earlier."""
-        return SESSION_S + self.limit_s + CONNECT_S
 
     @property
     def patience_s(self) -> float:

@@ -359,18 +359,14 @@ def check_key(key: str) -> str:
     Raises `FarmError` if it is empty, longer than `KEY_LIMIT` characters, cannot be printed, or has
     a space or a colon, which separate the protocol's words.
     """
-    if not key or len(key) > KEY_LIMIT or not is_key(key):
+    allowed = key.isprintable() and not any(c.isspace() or c == ":" for c in key)
+    if not key or len(key) > KEY_LIMIT or not allowed:
         raise FarmError(
             f"The key {_short(key)} cannot be used: a name of at most {KEY_LIMIT} printable "
             "characters, without spaces and colons, was expected.",
             remedy="Name the kind of device, for example pixel8.",
         )
     return key
-
-
-def is_key(text: str) -> bool:
-    """Return whether every character of a text may be in a key."""
-    return text.isprintable() and not any(c.isspace() or c == ":" for c in text)
 
 
 def check_served(tracker: Tracker, key: str) -> list[Server]:

@@ -8,7 +8,7 @@ import json
 import pytest
 from support.profiles import synthetic_profile
 
-from tvmflow.explain.profiling.host import host_finding
+from tvmflow.explain.profiling.measure import host_finding
 from tvmflow.explain.profiling.reading import from_json
 from tvmflow.explain.profiling.record import FINDING_KINDS
 from tvmflow.runtime.timing import Spread

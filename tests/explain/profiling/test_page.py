@@ -11,7 +11,7 @@ import pytest
 from support.profiles import synthetic_profile
 
 from tvmflow.errors import ArtifactError
-from tvmflow.explain.profiling.host import host_finding
+from tvmflow.explain.profiling.measure import host_finding
 from tvmflow.explain.profiling.page.write import page_text, write_page
 from tvmflow.runtime.timing import Spread
 

@@ -21,9 +21,6 @@ from .products import Product, products
 from .report import findings
 from .texture_locality import TextureUse, texture_locality
 
-#: Public alias.
-Kernel = LoweredKernel
-
 # Records.
 __all__ = ["Access", "Accumulators", "BankAccess", "Divergence", "Finding", "Fusion", "LineUse"]
 __all__ += ["LocalMemory", "LoopNest", "Occupancy", "OutOfTimeError", "Product", "RegisterUse"]
@@ -33,4 +30,4 @@ __all__ += ["accumulators", "bank_conflicts", "cache_lines", "coalescing", "dive
 __all__ += ["local_memory", "loop_nests", "occupancy", "products", "registers"]
 __all__ += ["findings", "reported_registers", "texture_locality", "vector_lanes", "vector_width"]
 # Subjects of analyses.
-__all__ += ["Kernel", "LoweredKernel", "code_for_cpu", "functions_of", "kernels_of"]
+__all__ += ["LoweredKernel", "code_for_cpu", "functions_of", "kernels_of"]

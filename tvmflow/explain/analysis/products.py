@@ -113,11 +113,10 @@ def _sums(
         if is_sum and isinstance(block.body, tirx.BufferStore):
             factors = _factors(block.body)
             if factors is not None:
-                first, second, is_dot = factors
-                yield block, (first, second), is_dot
+                yield block, *factors
 
 
-def _factors(store: tirx.BufferStore) -> tuple[TensorLoad, TensorLoad, bool] | None:
+def _factors(store: tirx.BufferStore) -> tuple[tuple[TensorLoad, TensorLoad], bool] | None:
     """Return the two factors of a sum of products, and whether it is a dot product."""
     value = store.value
     if not isinstance(value, tirx.Add):
@@ -137,7 +136,7 @@ def _factors(store: tirx.BufferStore) -> tuple[TensorLoad, TensorLoad, bool] | N
         first, second = (nodes_in(operand, TensorLoad) for operand in operands)
         # Padding and zero points may surround the only load of a factor.
         if len(first) == len(second) == 1:
-            return first[0], second[0], is_dot
+            return (first[0], second[0]), is_dot
     return None
 
 

@@ -14,6 +14,7 @@ from tvm import tirx
 from ...compiler.metadata import kernel_texts
 from ...devices.target import resolve
 from ...errors import InputError
+from ...ir.units import counted
 from ...module.bench import benchmark
 from ...module.functions import functions_of_shape, tir_text
 from ...module.kernel_time import KernelTime
@@ -29,7 +30,6 @@ from ...runtime.timing import Spread
 from ..analysis.report import launch_findings, missed_fusion_findings
 from .ceilings import above, ceilings_above, rated
 from .counting import Work, count_kernels
-from .host import host_finding
 from .record import (
     Ceilings,
     DeviceFacts,
@@ -43,6 +43,8 @@ from .record import (
 
 #: Default number of measured runs.
 DEFAULT_RUNS = 20
+#: Share of a call outside its kernels above which there is a finding.
+_MOST_OUTSIDE = 0.5
 #: Measured fields of a launch.
 _TIMED = ("global_size", "local_size", "clock", "median_us", "p10_us", "p90_us")
 
@@ -190,6 +192,40 @@ def profile(
             "are too short to be measured one by one. The host's part is not known."
         )
     return replace(made, notes=tuple(notes))
+
+
+def host_finding(profile: Profile) -> Finding | None:
+    """Return a finding if more than half of a call is outside its kernels, else ``None``.
+
+    The finding is about the whole call (``kernel`` is empty).  Launches, gaps between kernels and
+    copies of inputs and outputs are outside kernels.
+    """
+    call_ms, launches = profile.whole.median_ms, len(profile.kernels)
+    outside_ms = call_ms - profile.kernels_ms
+    if not launches or outside_ms <= _MOST_OUTSIDE * call_ms:
+        return None
+    share, outside_us = outside_ms / call_ms, 1e3 * outside_ms
+    sentence = (
+        f"{counted(launches, 'launch', 'launches')} compute for {1e3 * profile.kernels_ms:,.1f} µs "
+        f"of a call of {1e3 * call_ms:,.1f} µs. The other {share:.0%} go to launching, to waiting "
+        f"between kernels and to copies of inputs and outputs: {outside_us / launches:,.1f} µs a "
+        "launch."
+    )
+    # A CUDA graph launches all kernels at once; no other target has graphs.
+    graph = "compile with `cuda_graph`; " if profile.module.target == "cuda" else ""
+    return Finding(
+        kernel="",
+        kind="host",
+        access="",
+        line=0,
+        cost={"µs": outside_us},
+        share=share,
+        sentence=sentence,
+        remedy=(
+            f"Launch less for each sample: {graph}make the batch larger (`tvmflow bench --scaling` "
+            "shows what that brings); fuse what findings of the kind fusion name."
+        ),
+    )
 
 
 @dataclass(frozen=True)
