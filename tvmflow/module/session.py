@@ -41,7 +41,7 @@ from .values import (
 from .weights import ALIGN_BYTES, release_pages
 
 #: TVM's device type for each target.
-_DEVICES = {"llvm": "cpu", "opencl": "opencl", "cuda": "cuda"}
+DEVICES = {"llvm": "cpu", "opencl": "opencl", "cuda": "cuda"}
 
 
 class Session:
@@ -56,7 +56,7 @@ class Session:
     ):
         """Open a module; ``input_bytes`` are sizes of input buffers that all shapes share."""
         self.target = str(artifact.metadata["target"])
-        if self.target not in _DEVICES:
+        if self.target not in DEVICES:
             raise ArtifactError(
                 f"Running {artifact.path} failed: its target {self.target!r} is unknown.",
                 remedy="Compile the model again with this tvmflow.",
@@ -287,7 +287,7 @@ def find_device(target: str, index: int, attempt: str) -> tvm.runtime.Device:
         if target == "opencl":
             # `import tvm` has loaded the plug-in, unless that failed: then this raises the reason.
             plugin.load()
-        device = tvm.device(_DEVICES[target], index)
+        device = tvm.device(DEVICES[target], index)
         # The host is one device, but for TVM it exists with any index.
         if device.exist and not (target == "llvm" and index):
             return device

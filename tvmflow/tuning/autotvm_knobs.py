@@ -35,6 +35,8 @@ from .tasks import Knobs
 
 #: Channels in a texel.
 BLOCK = 4
+#: Knobs that correspond to Relay's splits.
+_TILES = ("tile_o", "tile_h", "tile_w", "group_o", "group_h", "group_w")
 #: Layout of each AutoTVM task, and its kind if it is not a plain convolution.
 _TASKS = {
     "conv2d_nchwc.image2d": ("nchw", ""),
@@ -115,14 +117,8 @@ def _knobs(family: Any, shape: Any, entity: JsonMapping) -> Knobs:
     else:
         splits = [entity[name][1] for name in ("tile_fc", "tile_y", "tile_x")]
         (_, blocks, group_o), (_, rows, group_h), (_, columns, group_w) = splits
-        wanted = {
-            "tile_o": blocks,
-            "tile_h": min(rows, shape.height),
-            "tile_w": min(columns, shape.width),
-            "group_o": group_o,
-            "group_h": group_h,
-            "group_w": group_w,
-        }
+        tile = blocks, min(rows, shape.height), min(columns, shape.width)
+        wanted = dict(zip(_TILES, (*tile, group_o, group_h, group_w), strict=True))
     if min(wanted.values()) < 1:
         raise ValueError("a tile of nothing")
     window = {"stage_input": False, "split_borders": False}
@@ -149,11 +145,4 @@ def _product_knobs(shape: winograd.ProductShape, entity: JsonMapping) -> dict[st
     tile_w = min(tiles, shape.columns)
     group_w = min(neighbours, -(-shape.columns // max(1, tile_w)))
     group_h = round(neighbours / max(1, group_w))
-    return {
-        "tile_o": blocks,
-        "tile_h": 1,
-        "tile_w": tile_w,
-        "group_o": group_o,
-        "group_h": group_h,
-        "group_w": group_w,
-    }
+    return dict(zip(_TILES, (blocks, 1, tile_w, group_o, group_h, group_w), strict=True))

@@ -65,54 +65,37 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Constants:
-    """Fitted constants, common to all Adreno GPUs, except for the launch."""
+    """Constants fitted to all logs, common to all Adreno GPUs, except for the launch."""
 
     #: Microseconds of a launch, on GPUs of the 6xx and of the 7xx series.
-    launch_6xx_us: float
-    launch_7xx_us: float
+    launch_6xx_us: float = 10.3
+    launch_7xx_us: float = 3.1
     #: Achieved share of the published memory bandwidth and multiply-add rate.
-    memory_share: float
-    multiply_add_share: float
+    memory_share: float = 0.644
+    multiply_add_share: float = 0.631
     #: Issue slots of a product in half precision that is added up in fp32: multiply, convert, add.
-    mixed_slots: float
+    mixed_slots: float = 1.55
     #: Issue slots for the address of a fetch.
-    fetch_slots: float
+    fetch_slots: float = 1.13
     #: Bytes a clock of a core: texels to registers, and lines from the second cache.
-    texel_bytes: float
-    line_bytes: float
+    texel_bytes: float = 140.0
+    line_bytes: float = 115.0
     #: Clocks that a step waits, and that each of its fetches adds.
-    step_clocks: float
-    fetch_clocks: float
+    step_clocks: float = 98.4
+    fetch_clocks: float = 37.6
     #: Clocks before a group's first step and after its last one.
-    group_clocks: float
+    group_clocks: float = 479.0
     #: Registers of an item besides its sums, and for each texel of a step (of 16 bytes).
-    base_registers: float
-    texel_registers: float
+    base_registers: float = 2.37
+    texel_registers: float = 1.07
     #: Registers of four sums in half precision.
-    half_registers: float
+    half_registers: float = 0.748
     #: Overlap of the units' work, as the exponent of the norm that combines their times: with 1
     #: they take turns, with large values only the longest time counts.
-    overlap: float
+    overlap: float = 5.38
 
 
-#: Fitted to all logs.
-CONSTANTS = Constants(
-    launch_6xx_us=10.3,
-    launch_7xx_us=3.1,
-    memory_share=0.644,
-    multiply_add_share=0.631,
-    mixed_slots=1.55,
-    fetch_slots=1.13,
-    texel_bytes=140.0,
-    line_bytes=115.0,
-    step_clocks=98.4,
-    fetch_clocks=37.6,
-    group_clocks=479.0,
-    base_registers=2.37,
-    texel_registers=1.07,
-    half_registers=0.748,
-    overlap=5.38,
-)
+CONSTANTS = Constants()
 
 
 @dataclass(frozen=True)
@@ -132,10 +115,8 @@ class Rates:
 def rates_of(gpu: Gpu) -> Rates:
     """Return the rates that the model uses.
 
-    Raises
-    ------
-    TargetError
-        If the GPU is not an Adreno, the only kind with measurements, or a rate is unknown.
+    Raises `TargetError` if the GPU is no Adreno, the only kind with measurements, or a rate is
+    unknown.
     """
     if (rates := _known(gpu)) is None:
         known = [other.name for other in GPUS.values() if _known(other) is not None]
@@ -172,14 +153,9 @@ def waves_held(registers: Number, rates: Rates) -> Number:
 def seconds(
     kernel: Kernel, gpu: Gpu, constants: Constants = CONSTANTS, held: Number | None = None
 ) -> Number:
-    """Predict the time of a launch in seconds.
+    """Predict the time of a launch in seconds; raises as `rates_of` does.
 
     ``held`` is the number of waves that a core holds, if a compiler has reported it.
-
-    Raises
-    ------
-    TargetError
-        If the rates of the GPU are not known.
     """
     rates, c = rates_of(gpu), constants
     is_half = np.less(kernel.sum_bytes, 4)

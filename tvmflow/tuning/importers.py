@@ -88,6 +88,9 @@ def import_file(
             trial = parse(document)
             for part in (trial.workload, trial.target, trial.device):
                 part.check()
+            if not trial.provenance:
+                trial = replace(trial, provenance={**provenance, "line": number})
+            journal.append(trial)
         except RefusedLineError as error:
             result.refused[number] = str(error)
             continue
@@ -96,13 +99,6 @@ def import_file(
             continue
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             result.refused[number] = f"is no record of its kind ({type(error).__name__}: {error})"
-            continue
-        if not trial.provenance:
-            trial = replace(trial, provenance={**provenance, "line": number})
-        try:
-            journal.append(trial)
-        except RecursionError:
-            result.refused[number] = "is nested too deeply"
             continue
         result.records += 1
     if not result.records:
@@ -130,11 +126,9 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def _parse(line: bytes) -> Document:
     try:
         return json.loads(line)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         if _PICKLED.match(line):
             raise RefusedLineError("is a pickle, which is never unpickled") from None
-        if isinstance(error, RecursionError):
-            raise RefusedLineError("is nested too deeply") from None
         raise RefusedLineError(f"is no JSON ({str(error) or type(error).__name__})") from None
 
 

@@ -21,6 +21,7 @@ import tvm
 import tvm_ffi
 
 from ..journal.records import Device
+from ..module.session import DEVICES as DEVICES
 from ..runtime import plugin
 from ..runtime.devices import list_devices
 from ..runtime.process import Pool, WorkerLostError
@@ -39,8 +40,6 @@ _KEPT = 16
 _FEW = 10
 #: Time limit of measuring one candidate in seconds, including compilation of its kernels.
 MEASURE_LIMIT_S = 60.0
-#: TVM's device type of each target.
-DEVICES = {"opencl": "opencl", "cuda": "cuda", "llvm": "cpu"}
 
 
 @dataclass(frozen=True)

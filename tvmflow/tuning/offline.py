@@ -159,12 +159,8 @@ def predict(
 ) -> list[Prediction]:
     """Find knobs for a GPU, for the tasks that the model supports.
 
-    Raises
-    ------
-    TargetError
-        If the rates of the GPU are not known.
-    TvmflowError
-        If the model supports none of the tasks.
+    Raises `TargetError` if the rates of the GPU are not known, and `TvmflowError` if the model
+    supports none of the tasks.
     """
     rates_of(gpu)
     known = []

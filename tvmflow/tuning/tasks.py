@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import prod
@@ -131,8 +131,8 @@ def arguments_of(function: tirx.PrimFunc) -> tuple[Argument, ...]:
     )
 
 
-def extract_tasks(mod: IRModule, target: TargetSpec) -> list[Task]:
-    """Return tasks for the distinct functions that ``main`` calls, in the order of first calls."""
+def _tasks_of(mod: IRModule, target: TargetSpec) -> Iterator[Task]:
+    """Yield a task for each function that ``main`` calls, in the order of first calls."""
     calls: Counter[str] = Counter()
     results: dict[str, int] = {}
     for binding in bindings_of(mod["main"]):
@@ -141,23 +141,17 @@ def extract_tasks(mod: IRModule, target: TargetSpec) -> list[Task]:
             name = binding.value.args[0].name_hint
             calls[name] += 1
             results[name] = len(function.params) - len(inputs)
-    tasks: dict[str, Task] = {}
     with target.tvm_target:
         for name, count in calls.items():
             if wants_schedule(mod[name]):
-                task = task_of(name, mod[name], target, count, results[name])
-                if (known := tasks.get(task.digest)) is not None:
-                    names = (*known.names, name)
-                    task = replace(known, names=names, calls=known.calls + count)
-                tasks[task.digest] = task
-    return list(tasks.values())
+                yield task_of(name, mod[name], target, count, results[name])
 
 
 def network_tasks(job: Compilation, first: str = "import") -> list[Task]:
-    """Return the tasks of a network and of its loop bodies; run ``job`` from stage ``first``."""
+    """Return the distinct tasks of a network and its loops' bodies; run ``job`` from ``first``."""
     tasks: dict[str, Task] = {}
     for mod in run_with_bodies(job, first):
-        for task in extract_tasks(mod, job.target):
+        for task in _tasks_of(mod, job.target):
             if (known := tasks.get(task.digest)) is not None:
                 names = tuple(dict.fromkeys((*known.names, *task.names)))
                 task = replace(known, names=names, calls=known.calls + task.calls)

@@ -43,101 +43,72 @@ _ERRORS: dict[int, type[TvmflowError]] = {
 #: Type of the callback `tvmflow_log`.
 LOG = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
 
+_SIZE, _U4, _U8 = ctypes.c_size_t, ctypes.c_uint32, ctypes.c_uint64
+_TEXT, _POINTER, _DOUBLE = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_double
+
+
+def _fields(**types: type) -> tuple[tuple[str, type], ...]:
+    return tuple(types.items())
+
 
 class Options(ctypes.Structure):
     """Structure `tvmflow_options`."""
 
-    _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("device_index", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
-        ("opencl_library", ctypes.c_char_p),
-        ("cache_folder", ctypes.c_char_p),
-        ("weights_path", ctypes.c_char_p),
-        ("cl_context", ctypes.c_void_p),
-        ("cl_device", ctypes.c_void_p),
-        ("backend", ctypes.c_uint32),
-        ("cpu_threads", ctypes.c_uint32),
-        ("priority", ctypes.c_uint32),
-        ("log", LOG),
-        ("log_user", ctypes.c_void_p),
-    )
+    _fields_ = _fields(
+        struct_size=_SIZE, device_index=_U4, flags=_U4, opencl_library=_TEXT, cache_folder=_TEXT,
+        weights_path=_TEXT, cl_context=_POINTER, cl_device=_POINTER, backend=_U4, cpu_threads=_U4,
+        priority=_U4, log=LOG, log_user=_POINTER,
+    )  # fmt: skip
 
 
 class ImageData(ctypes.Structure):
     """Structure `tvmflow_image`."""
 
-    _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("width", ctypes.c_uint32),
-        ("height", ctypes.c_uint32),
-        ("rotation", ctypes.c_uint32),
-        ("strides", ctypes.c_uint32 * 3),
-        ("pixel_strides", ctypes.c_uint32 * 3),
-        ("planes", ctypes.c_void_p * 3),
-        ("bytes", ctypes.c_size_t * 3),
-        ("cl_memory", ctypes.c_void_p),
-        ("offsets", ctypes.c_size_t * 3),
-        ("hardware_buffer", ctypes.c_void_p),
-        ("has_format", ctypes.c_uint32),
-        ("format", ctypes.c_uint32),
-    )
+    _fields_ = _fields(
+        struct_size=_SIZE, width=_U4, height=_U4, rotation=_U4, strides=_U4 * 3,
+        pixel_strides=_U4 * 3, planes=_POINTER * 3, bytes=_SIZE * 3, cl_memory=_POINTER,
+        offsets=_SIZE * 3, hardware_buffer=_POINTER, has_format=_U4, format=_U4,
+    )  # fmt: skip
 
 
 class MemoryInfo(ctypes.Structure):
     """Structure `tvmflow_memory_info`."""
 
-    _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("weights", ctypes.c_uint64),
-        ("tensors", ctypes.c_uint64),
-        ("pictures", ctypes.c_uint64),
-        ("host", ctypes.c_uint64),
-        ("weights_shared", ctypes.c_uint32),
+    _fields_ = _fields(
+        struct_size=_SIZE, weights=_U8, tensors=_U8, pictures=_U8, host=_U8, weights_shared=_U4
     )
 
 
 class MeasuredKernel(ctypes.Structure):
     """Structure `tvmflow_kernel`."""
 
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_char_p),
-        ("start_ns", ctypes.c_uint64),
-        ("end_ns", ctypes.c_uint64),
-    )
+    _fields_ = _fields(name=_TEXT, function=_TEXT, start_ns=_U8, end_ns=_U8)
 
 
 class Test(ctypes.Structure):
     """Structure `tvmflow_test`."""
 
-    _fields_ = (
-        ("largest_error", ctypes.c_double),
-        ("tolerance_used", ctypes.c_double),
-        ("compared", ctypes.c_uint64),
-    )
+    _fields_ = _fields(largest_error=_DOUBLE, tolerance_used=_DOUBLE, compared=_U8)
 
 
-_MODEL, _INDEX, _SIZE = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_size_t
+_MODEL, _INDEX, _STATUS = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int
+_KERNELS = ctypes.POINTER(MeasuredKernel)
 #: Functions of the library, with the types of their results and parameters.
 _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
-    "api_version": (ctypes.c_uint32, ()),
-    "create": (ctypes.c_int, (ctypes.POINTER(Options), ctypes.POINTER(_MODEL))),
+    "api_version": (_U4, ()),
+    "create": (_STATUS, (ctypes.POINTER(Options), ctypes.POINTER(_MODEL))),
     "destroy": (None, (_MODEL,)),
-    "message": (ctypes.c_char_p, (_MODEL,)),
-    "describe": (ctypes.c_char_p, (_MODEL,)),
-    "set_input": (ctypes.c_int, (_MODEL, _INDEX, ctypes.c_int, ctypes.c_void_p, _SIZE)),
-    "get_output": (ctypes.c_int, (_MODEL, _INDEX, ctypes.c_int, ctypes.c_void_p, _SIZE)),
-    "run": (ctypes.c_int, (_MODEL,)),
-    "profile": (
-        ctypes.c_int,
-        (_MODEL, ctypes.POINTER(ctypes.POINTER(MeasuredKernel)), ctypes.POINTER(ctypes.c_uint32)),
-    ),
-    "self_test": (ctypes.c_int, (_MODEL, ctypes.POINTER(Test))),
-    "memory": (ctypes.c_int, (_MODEL, ctypes.POINTER(MemoryInfo))),
+    "message": (_TEXT, (_MODEL,)),
+    "describe": (_TEXT, (_MODEL,)),
+    "set_input": (_STATUS, (_MODEL, _INDEX, ctypes.c_int, _POINTER, _SIZE)),
+    "get_output": (_STATUS, (_MODEL, _INDEX, ctypes.c_int, _POINTER, _SIZE)),
+    "run": (_STATUS, (_MODEL,)),
+    "profile": (_STATUS, (_MODEL, ctypes.POINTER(_KERNELS), ctypes.POINTER(_U4))),
+    "self_test": (_STATUS, (_MODEL, ctypes.POINTER(Test))),
+    "memory": (_STATUS, (_MODEL, ctypes.POINTER(MemoryInfo))),
     "cancel": (None, (_MODEL,)),
-    "set_image": (ctypes.c_int, (_MODEL, _INDEX, ctypes.POINTER(ImageData))),
-    "choose_shape": (ctypes.c_int, (_MODEL, _INDEX)),
+    "set_image": (_STATUS, (_MODEL, _INDEX, ctypes.POINTER(ImageData))),
+    "choose_shape": (_STATUS, (_MODEL, _INDEX)),
 }
 
 
