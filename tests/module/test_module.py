@@ -17,7 +17,7 @@ from support.tiny_network import OUTPUTS, SHIFT, X, expected, metadata, values, 
 from tvmflow.errors import ArtifactError, DeviceError, InputError, KernelBuildError
 from tvmflow.module import link
 from tvmflow.module.artifact import read_artifact, write_artifact
-from tvmflow.module.load import load, load_temporary
+from tvmflow.module.load import load
 from tvmflow.module.module import Module
 from tvmflow.module.values import Outputs, is_shareable
 from tvmflow.runtime import plugin
@@ -362,7 +362,8 @@ def test_a_temporary_file_goes_with_its_module(module_file: Path, tmp_path: Path
         calls.append(1)
         module_file.unlink()
 
-    module = load_temporary(module_file, cleanup)
+    module = load(module_file)
+    module.call_at_end(cleanup)
     check(module(values()))
     saved = module.save(tmp_path / "saved.so")
     module.close()
@@ -373,7 +374,8 @@ def test_a_temporary_file_goes_with_its_module(module_file: Path, tmp_path: Path
         module(values())
     with pytest.raises(ArtifactError, match="Saving the module tiny failed"):
         module.save(tmp_path / "again.so")
-    forgotten = load_temporary(saved, lambda: calls.append(2))
+    forgotten = load(saved)
+    forgotten.call_at_end(lambda: calls.append(2))
     del forgotten
     gc.collect()
     assert calls == [1, 2]

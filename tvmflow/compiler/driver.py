@@ -10,6 +10,7 @@ import logging
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 from ..errors import CompileError
 from ..module.artifact import write_artifact
 from ..module.functions import pack_functions
-from ..module.load import load_temporary
+from ..module.load import load
 from ..module.module import Module
 from ..runtime.stage_times import StageTimes
 from ..schedules import fallback
@@ -28,7 +29,7 @@ from .generate import without_code
 from .loops import bodies_of, with_bodies
 from .metadata import module_metadata
 from .options import CompileOptions
-from .passes import CODE_STAGES
+from .passes import CODE_STAGES, Stage
 from .scheduling import described
 from .shapes import (
     FunctionPool,
@@ -43,7 +44,6 @@ from .shapes import (
     parts,
     share_memory,
 )
-from .stage import Progress, Stage
 from .standalone.export import write_library
 
 if TYPE_CHECKING:
@@ -56,6 +56,9 @@ if TYPE_CHECKING:
     from .dump import Dump
 
 logger = logging.getLogger(__name__)
+
+#: Callback before each stage, with its name, its index and the number of stages.
+Progress = Callable[[str, int, int], None]
 
 
 def compile_model(
@@ -81,7 +84,9 @@ def compile_model(
             times=times or StageTimes(),
         )
         _run_variants(job, progress, dump)
-        return load_temporary(job.output, remove)
+        module = load(job.output)
+        module.call_at_end(remove)
+        return module
     except BaseException:
         # Also after Ctrl-C, nothing of an unfinished compilation may be left.
         remove()

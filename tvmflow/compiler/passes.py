@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import tvm
@@ -21,6 +21,8 @@ from tvm.ir.transform import Pass
 from tvm.relax import backend, transform
 
 from ..codegen.tir_pipeline import stages as tir_stages
+from ..devices.target import TargetSpec
+from ..errors import CompileError, TvmflowError
 from ..frontend import load_model
 from ..frontend.apply_options import apply_options
 from ..frontend.source import open_model
@@ -41,7 +43,7 @@ from ..graph.storage.storage import StoragePass
 from ..graph.weights import initializers_of, lift_weights
 from ..ir.half_sums import half_sums
 from ..ir.names import ShortenFunctions, inner_names, nodes_of, nodes_of_functions, restore_names
-from ..ir.passes import module_pass
+from ..ir.passes import module_pass, original_errors
 from ..ir.rewriter import identifier
 from ..ir.scope import CHANNELS, is_half
 from ..ir.signatures import parameter_scopes
@@ -53,11 +55,38 @@ from .generate import generate
 from .lookup import measured_algorithms, use_measured_storage
 from .options import CompileOptions
 from .scheduling import log_journal_hits, schedule_module
-from .stage import Stage
 
 logger = logging.getLogger(__name__)
 
 # -- the stages ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A named list of passes on the program, or a function on the compilation."""
+
+    name: str
+    passes: Callable[[Compilation], list[Pass]] | None = None
+    other: Callable[[Compilation], None] | None = None
+    #: Translates a TVM error raised by one of the passes; it gets the program before them.
+    translate_error: Callable[[IRModule, TargetSpec, Exception], CompileError] | None = None
+
+    def __call__(self, job: Compilation) -> None:
+        """Run the stage on a compilation."""
+        if self.other is not None:
+            self.other(job)
+        if self.passes is None:
+            return
+        before = job.mod
+        try:
+            with original_errors(), job.target.tvm_target:
+                job.mod = tvm.transform.Sequential(self.passes(job))(before)
+        except TvmflowError:
+            raise
+        except Exception as error:
+            if self.translate_error is None:
+                raise
+            raise self.translate_error(before, job.target, error) from error
 
 
 def import_model(job: Compilation) -> None:

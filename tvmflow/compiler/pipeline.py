@@ -14,11 +14,12 @@ from ..module.link import check_linker
 from ..module.module import Module
 from ..runtime.stage_times import StageTimes
 from .options import CompileKeywords, CompileOptions, takes_options, with_keywords
-from .stage import Progress
 from .torch_module import AnyModel, Examples, as_onnx
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from .driver import Progress
 
 
 @takes_options

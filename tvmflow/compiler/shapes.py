@@ -23,9 +23,9 @@ from ..devices.target import TargetSpec
 from ..errors import CompileError, ShapeError
 from ..frontend.apply_options import apply_options
 from ..frontend.batch import BatchProof, prove_independence
-from ..frontend.expand_shapes import Expansion, is_open
+from ..frontend.expand_shapes import is_open
 from ..frontend.load import expand_shapes
-from ..frontend.source import Source, open_model
+from ..frontend.source import open_model
 from ..graph.memory import shared_sizes
 from ..ir.names import nodes_of_functions, unique, with_renamed_functions
 from ..module.weights import content_digest
@@ -67,7 +67,7 @@ def expand_variants(job: Compilation) -> list[Compilation]:
             "addresses of one.",
             remedy="Compile without `cuda_graph`, or a module of each shape.",
         )
-    job.batch = _proof(source, expansion)
+    job.batch = prove_independence(source, expansion.probes) if expansion.probes else None
     return [
         Compilation(
             job.source,
@@ -79,10 +79,6 @@ def expand_variants(job: Compilation) -> list[Compilation]:
         )
         for number, shapes in enumerate(expansion.variants)
     ]
-
-
-def _proof(source: Source, expansion: Expansion) -> BatchProof | None:
-    return prove_independence(source, expansion.probes) if expansion.probes else None
 
 
 def check_batch_outermost(job: Compilation, proof: BatchProof) -> BatchProof:

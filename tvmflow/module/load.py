@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from ..errors import TargetError
 from .artifact import read_artifact
@@ -43,13 +42,8 @@ def load(
         Backend of a standalone library that has kernels for both: ``opencl`` or ``cpu``; ``auto``
         is the CPU if no device's OpenCL can be used.
 
-    Raises
-    ------
-    ArtifactError
-        If there is no such file, it is damaged, or it was compiled with another
-        version of TVM.
-    TargetError
-        If the file has no kernels for the backend.
+    Raises `ArtifactError` if there is no such file, it is damaged, or it was compiled with another
+    version of TVM, and `TargetError` if it has no kernels for the backend.
     """
     if is_standalone(path):
         return StandaloneModule(
@@ -62,10 +56,3 @@ def load(
             remedy="Compile it with `format=standalone`, or leave `backend` out.",
         )
     return RelaxModule(artifact, device_index=device, check_weights=check_weights)
-
-
-def load_temporary(path: str | os.PathLike[str], cleanup: Callable[[], object]) -> Module:
-    """Open a temporary module file; ``cleanup`` removes it (`Module.call_at_end`)."""
-    module = load(path)
-    module.call_at_end(cleanup)
-    return module

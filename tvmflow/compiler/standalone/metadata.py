@@ -25,6 +25,7 @@ def plan_metadata(job: Compilation, plan: Plan, reference: str) -> JsonObject:
         "memory": first.memory.report(),
         "placements": [placement.report() for placement in first.placements],
     }
+    weights = {tensor.allocation for tensor in plan.weight_tensors.values()}
     metadata = {
         **common_metadata(job),
         "format": STANDALONE,
@@ -40,7 +41,8 @@ def plan_metadata(job: Compilation, plan: Plan, reference: str) -> JsonObject:
         },
         "storage_counts": counts(about),
         "storage_summary": storage_summary(about),
-        "memory_bytes": _memory_bytes(plan),
+        # Intermediate tensors, inputs and outputs.
+        "memory_bytes": sum(a.bytes for i, a in enumerate(plan.allocations) if i not in weights),
     }
     if reference:
         metadata["reference"] = reference
@@ -55,9 +57,3 @@ def plan_metadata(job: Compilation, plan: Plan, reference: str) -> JsonObject:
 
 def _logical_shapes(infos: tuple[TensorInfo, ...]) -> JsonObject:
     return {info.name: info.logical_shape for info in infos if info.logical_shape is not None}
-
-
-def _memory_bytes(plan: Plan) -> int:
-    """Return the bytes of intermediate tensors, inputs and outputs."""
-    weights = {tensor.allocation for tensor in plan.weight_tensors.values()}
-    return sum(a.bytes for i, a in enumerate(plan.allocations) if i not in weights)
