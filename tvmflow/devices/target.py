@@ -164,19 +164,13 @@ def check_target(target: str) -> None:
 def resolve(target: str, device: str = "auto", host: str | None = None) -> TargetSpec:
     """Check the user's choice and fill in what ``auto`` leaves open.
 
+    The target is one of :data:`TARGETS`; the device ``auto``, a name in :data:`PRESETS`, or a GPU
+    (`gpus`), which selects its preset; the host the LLVM triple of the machine that loads the
+    module, this one by default.  ``auto`` queries the running device for ``opencl``, and means
+    ``nvidia`` for ``cuda`` and ``cpu`` for ``llvm``.
+
     Raises `TargetError` if a name is unknown, a combination impossible, ``auto`` finds no device,
     or ``auto`` is asked for another host.
-
-    Parameters
-    ----------
-    target
-        One of :data:`TARGETS`.
-    device
-        ``auto``, a name in :data:`PRESETS`, or a GPU (`gpus`), which selects its preset.  ``auto``
-        queries the running device for ``opencl``, and means ``nvidia`` for ``cuda`` and ``cpu`` for
-        ``llvm``.
-    host
-        LLVM triple of the machine that loads the module; this machine by default.
     """
     check_choice("target", target, TARGETS)
     if (named := gpu_named(device)) is not None:

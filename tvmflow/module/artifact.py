@@ -338,32 +338,16 @@ def write_artifact(
 ) -> Artifact:
     """Link a compiled program and write the module file, with its weights.
 
-    The file (or the two files) appear complete or not at all.
+    ``executable`` is the result of ``tvm.relax.build``.  To ``metadata``, with inputs and outputs
+    as `TensorInfo`, this adds format, versions, host and the description of the weights.
+    ``weights`` are in the order in which the entry function takes them after the inputs; they are
+    streamed, and written to ``PATH.weights`` above ``embed_limit_bytes`` in total.  ``functions``
+    are the scheduled primary functions, packed.  ``times`` counts linking as the stage "link", and
+    gives ``stage_ms`` after the weights are written.
 
-    Raises `ArtifactError` if a file cannot be written, `TargetError` if no linker for `host` is
-    installed, and `CompileError` if a weight cannot be stored.
-
-    Parameters
-    ----------
-    executable, path
-        The result of ``tvm.relax.build``, and the file to write.
-    metadata
-        ``name``, ``target``, ``device``, ``inputs``, ``outputs`` (of `TensorInfo`),
-        ``kernels``, ``options``, ``stage_ms`` and any further JSON.  Format, versions,
-        host and the description of the weights are added here.
-    weights
-        Weights outside the library, in the order in which the entry function
-        takes them after the inputs.  They are streamed: neither the file nor one
-        weight has to fit in memory.
-    functions
-        The scheduled primary functions, packed.
-    host
-        Triple of the machine that will load the module; default this one.
-    embed_limit_bytes
-        Above this total the weights are written to ``PATH.weights``.
-    times
-        Counts linking as the stage "link"; ``stage_ms`` is read from it after the weights are
-        written.
+    The file (or the two files) appear complete or not at all.  Raises `ArtifactError` if a file
+    cannot be written, `TargetError` if no linker for the triple `host` is installed, and
+    `CompileError` if a weight cannot be stored.
     """
     timed = times.stage("link") if times is not None else nullcontext()
     final = Path(path)
@@ -408,7 +392,8 @@ def write_artifact(
         def put_metadata(file: BinaryIO) -> None:
             if times is not None:
                 meta["stage_ms"] = times.milliseconds()
-            file.write(_encode(meta))
+            text = json.dumps(meta, indent=1, ensure_ascii=False, default=_plain)
+            file.write(text.encode())
 
         sections: list[tuple[str, int, Callable[[BinaryIO], object]]] = []
         if has_sidecar:
@@ -468,10 +453,6 @@ def _interface(about: JsonMapping) -> JsonObject:
     """Replace inputs and outputs in the description of a module or shape by their JSON."""
     sides = ("inputs", "outputs")
     return {**about, **{side: [_describe(tensor) for tensor in about[side]] for side in sides}}
-
-
-def _encode(meta: JsonObject) -> bytes:
-    return json.dumps(meta, indent=1, ensure_ascii=False, default=_plain).encode()
 
 
 def _describe(tensor: TensorInfo) -> JsonObject:

@@ -93,19 +93,18 @@ def bench(
     module
         A module, or its file.  For a module that has run before, opening takes no time and the
         first call is as fast as the others.
-    inputs, runs, seconds, warmup, seed
-        As for `benchmark`.
+    inputs
+        Values by name, default random ones of `seed`.
+    runs, seconds
+        Measure this many calls, or for this long, whichever is reached first; with
+        neither, `DEFAULT_RUNS` and `DEFAULT_SECONDS`.
+    warmup
+        Calls between the first one and the measured ones.
     device
         Index of the device, for a module file.
 
-    Raises
-    ------
-    InputError
-        If an input or a number does not fit.
-    DeviceError
-        If there is no device for the module.
-    ArtifactError
-        If the module file cannot be read, or is for another machine.
+    Raises `InputError` if an input or a number does not fit, `DeviceError` if there is no device,
+    and `ArtifactError` if the module file cannot be read, or is for another machine.
 
     Examples
     --------
@@ -133,22 +132,10 @@ def benchmark(
     warmup: int = 5,
     seed: int = 0,
 ) -> Timing:
-    """Measure a module's calls.
+    """Measure the calls of a module that has not run yet, with parameters as for `bench`.
 
     Raises `InputError` if an input or a number does not fit, and `DeviceError` if there is no
     device.
-
-    Parameters
-    ----------
-    module
-        A module that has not run yet; otherwise ``load_ms`` and ``first_ms`` say nothing.
-    inputs
-        Values by name, default random ones of `seed`.
-    runs, seconds
-        Measure this many calls, or for this long, whichever is reached first; with
-        neither, `DEFAULT_RUNS` and `DEFAULT_SECONDS`.
-    warmup
-        Calls between the first one and the measured ones.
     """
     if (runs is not None and runs < 1) or (seconds is not None and seconds <= 0) or warmup < 0:
         raise InputError(

@@ -171,12 +171,8 @@ class Module(ABC):
     def open(self) -> Self:
         """Load the library and copy the weights to the device, unless that is done already.
 
-        Raises
-        ------
-        ArtifactError
-            If the module is for another machine, or its code or weights are damaged.
-        DeviceError
-            If there is no device for its target.
+        Raises `ArtifactError` if the module is for another machine, or its code or weights are
+        damaged, and `DeviceError` if there is no device for its target.
         """
         with self._lock:
             self._opened()
@@ -193,13 +189,9 @@ class Module(ABC):
         output
             Form of the results, as for `run`; or an input, if the network has one of this name.
 
-        Raises
-        ------
-        InputError
-            If an input, or an array for a result, is missing or has the wrong name, shape or dtype.
-        DeviceError
-            If there is no device, or it refuses; `KernelBuildError` if a kernel
-            does not build.
+        Raises `InputError` if an input, or an array for a result, is missing or has the wrong name,
+        shape or dtype; `DeviceError` if there is no device, or it refuses; and `KernelBuildError`
+        if a kernel does not build.
         """
         if output is None:
             output = "numpy"
@@ -304,11 +296,8 @@ class Module(ABC):
         overwrite
             Whether an existing file that is no module may be replaced, such as the model.
 
-        Raises
-        ------
-        ArtifactError
-            If a file that is no module would be replaced without ``overwrite``, or a file cannot
-            be written; then no file has changed.
+        Raises `ArtifactError`, and changes no file, if a file that is no module would be replaced
+        without ``overwrite``, or a file cannot be written.
         """
         final = Path(path)
         self._require_file("Saving")

@@ -75,15 +75,14 @@ def setting_of(module: Module) -> Setting:
         about = module.describe()
         device, backend = about["device"], str(about["backend"])
         is_cpu = backend == "cpu"
+        reported = {n: "" if is_cpu else device[n] for n in ("platform", "driver", "version")}
         found = re.match(r"\d+", device["driver"]) if is_cpu else None
         return Setting(
             target="llvm" if is_cpu else "opencl",
             backend=backend,
             format="standalone",
             device=device["name"],
-            platform="" if is_cpu else device["platform"],
-            driver="" if is_cpu else device["driver"],
-            version="" if is_cpu else device["version"],
+            **reported,
             threads=None if found is None else int(found[0]),
             versions=versions,
         )

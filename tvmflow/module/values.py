@@ -110,14 +110,9 @@ def order_inputs(
 def order_outputs(expected: Sequence[TensorInfo], given: object) -> list[np.ndarray | None]:
     """Return the arrays that results are written into, in the network's order.
 
-    Parameters
-    ----------
-    expected
-        The network's outputs.
-    given
-        Arrays by name, of which some may be missing; all of them in order; or, for a network with
-        one output, its array.  Tensors of another library are accepted if NumPy can share their
-        memory.
+    ``given`` are arrays by name, of which some may be missing; all of them in order; or, for a
+    network with one output, its array.  Tensors of another library are accepted if NumPy can share
+    their memory.
 
     Raises `InputError` if a name is unknown, the number of arrays is wrong, or a value is no
     writable array.

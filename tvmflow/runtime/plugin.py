@@ -110,17 +110,13 @@ def autoload() -> None:
 
 
 def configure(**settings: object) -> None:
-    """Change the plug-in's settings.
+    """Change the plug-in's settings; raises `ValueError` for an unknown one.
 
-    Parameters
-    ----------
-    settings
-        Before the first use of a device: ``library`` and ``device`` (as the environment
-        variables ``TVMFLOW_OPENCL_LIBRARY`` and ``TVMFLOW_OPENCL_DEVICE``),
-        ``search_folders`` (folders with drivers installed by pip).  At any time, for
-        programs built afterwards: ``build_options`` (a string, appended to the options
-        of the driver's compiler), ``cache`` (bool), ``cache_folder``,
-        ``cache_limit_bytes``.  Raises `ValueError` for an unknown setting.
+    Before the first use of a device: ``library`` and ``device`` (as the environment variables
+    ``TVMFLOW_OPENCL_LIBRARY`` and ``TVMFLOW_OPENCL_DEVICE``), ``search_folders`` (folders with
+    drivers installed by pip).  At any time, for programs built afterwards: ``build_options`` (a
+    string, appended to the options of the driver's compiler), ``cache`` (bool), ``cache_folder``,
+    ``cache_limit_bytes``.
     """
     import tvm_ffi
 

@@ -189,8 +189,9 @@ def predict(
             for search, some in zip(searches, found, strict=True)
         ]
     else:
+        # The first choice that can be scheduled, as constraints do not catch everything.
         found = [
-            [first, *_first_scheduled(s.task, some)]
+            [first, *islice((c for c in some if scheduled(s.task, c.knobs) is not None), 1)]
             for s, (first, *some) in zip(searches, found, strict=True)
         ]
     # Among equals the first one is chosen, which is the heuristic's.
@@ -206,11 +207,6 @@ def scheduled(task: Task, knobs: Knobs) -> s_tir.Schedule | None:
     with task.target.tvm_target:
         found = schedule_function(task.function, task.target, lookup=lambda *_: proposal)
     return found.schedule if found.source == proposal.source else None
-
-
-def _first_scheduled(task: Task, choices: Sequence[Choice]) -> Iterator[Choice]:
-    """Return the first choice that can be scheduled, as constraints do not catch everything."""
-    return islice((c for c in choices if scheduled(task, c.knobs) is not None), 1)
 
 
 def _corrected(search: Descent, choices: Sequence[tuple[Choice, Code | None]]) -> Iterator[Choice]:

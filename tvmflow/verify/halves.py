@@ -74,23 +74,13 @@ class Loss:
 
 
 class Halves:
-    """Measurement of the effect of 16 bits on a model with given inputs.
+    """Measurement of the effect of 16 bits on a model with given inputs, arrays by ONNX name.
 
-    Parameters
-    ----------
-    model
-        An ONNX file, or a model in memory.
-    inputs
-        Arrays by ONNX name.
-    options
-        Options of a module; `results` and `weights` change the model.
-    file
-        The file of a model in memory; its external data is next to it.
+    ``options`` are a module's, of which `results` and `weights` change the model; ``file`` is the
+    file of a model in memory, whose external data is next to it.
 
-    Raises
-    ------
-    EnvironmentMismatchError, ModelError, InputError
-        If ONNX Runtime is missing, or cannot run the model with these inputs.
+    Raises `EnvironmentMismatchError`, `ModelError` or `InputError` if ONNX Runtime is missing, or
+    cannot run the model with these inputs.
     """
 
     def __init__(

@@ -163,20 +163,13 @@ def link_library(
     The bytes depend only on the plan, the weights and the compiler.  The file (or the two files)
     appear complete or not at all.
 
+    ``plan`` has the layout of :mod:`.format`; with ``functions``, kernels for the host's
+    processors, it is empty or the plan for OpenCL.  ``weights`` is the file of the weights, if
+    there are any, which is embedded in the library (``embed``) or copied to ``OUTPUT.weights``.
+    The name of ``output`` becomes the library's SONAME.
+
     Raises `TargetError` if no compiler for `host` is installed, all of them fail, or the weights
     are too large to be embedded, and `ArtifactError` if a file cannot be written.
-
-    Parameters
-    ----------
-    plan, weights
-        The execution plan in the layout of :mod:`.format`, and the file of the weights with their
-        header, ``None`` for a network without weights.
-    host, output
-        The machine that loads the library, and the file, whose name becomes the library's SONAME.
-    embed
-        Whether the weights are embedded in the library, or written to ``OUTPUT.weights``.
-    functions
-        Kernels for the host's processors; ``plan`` is then empty, or the plan for OpenCL.
     """
     embedded = weights if embed else None
     if embedded is not None and embedded.stat().st_size + len(plan) > LARGEST_BYTES:

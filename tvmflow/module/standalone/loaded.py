@@ -134,12 +134,8 @@ class StandaloneModule(Module):
     def self_test(self) -> SelfTest:
         """Run the library's test inputs for all shapes, and compare with the results in it.
 
-        Raises
-        ------
-        VerificationError
-            If an element differs by more than its tolerance.
-        DeviceError
-            If there is no device, or it refuses.
+        Raises `VerificationError` if an element differs by more than its tolerance, and
+        `DeviceError` if there is no device, or it refuses.
         """
         with self._lock:
             result = Test()
@@ -154,12 +150,8 @@ class StandaloneModule(Module):
     def memory(self) -> dict[str, int]:
         """Return the model's memory in bytes: ``weights``, ``tensors``, ``pictures``, ``host``.
 
-        ``weights_shared`` is 1 if kernels read mapped weights without a copy.
-
-        Raises
-        ------
-        DeviceError
-            If there is no device, or it refuses.
+        ``weights_shared`` is 1 if kernels read mapped weights without a copy.  Raises `DeviceError`
+        if there is no device, or it refuses.
         """
         with self._lock:
             info = MemoryInfo(ctypes.sizeof(MemoryInfo))
@@ -443,15 +435,16 @@ def _picture_size(format: str, arrays: Sequence[np.ndarray]) -> tuple[int, int] 
 
 def _as_rows(array: np.ndarray, *, whole: bool, planar: bool) -> np.ndarray:
     """Return the array, or a copy if pictures cannot have its strides."""
-    inner = array.itemsize * (array.shape[2] if array.ndim == 3 else 1)
-    dense = array.strides[1] == inner and (array.ndim == 2 or array.strides[2] == 1)
-    forward = array.strides[0] >= inner * array.shape[1]
-    if planar:
-        dense = array.strides[1] > 0
-        forward = array.strides[0] > array.strides[1] * (array.shape[1] - 1)
+    row, pixel = array.strides[:2]
     if whole and array.ndim == 2:
-        forward = array.flags.c_contiguous
-    return array if dense and forward else np.ascontiguousarray(array)
+        fits = array.flags.c_contiguous
+    elif planar:
+        fits = pixel > 0 and row > pixel * (array.shape[1] - 1)
+    else:
+        lanes = array.shape[2] if array.ndim == 3 else 1
+        dense = pixel == lanes and (array.ndim == 2 or array.strides[2] == 1)
+        fits = dense and row >= lanes * array.shape[1]
+    return array if fits else np.ascontiguousarray(array)
 
 
 def _memory(array: np.ndarray) -> tuple[int, int, int]:

@@ -401,11 +401,15 @@ def describe(path: Path, plans: Sequence[EncodedPlan], weights: FoundWeights) ->
     self_test = f"{compared} values by {plan.metadata.get('reference', '')}"
     sections = {Section.WEIGHTS: "weight", Section.INPUTS: "input", Section.OUTPUTS: "output"}
     roles = {n: role for s, role in sections.items() for n in plan[s]["allocation"].tolist()}
+    variants = [
+        {s.name.lower(): interfaces(plan, s, shape) for s in INTERFACES}
+        for shape in range(plan.shapes)
+    ]
     return {
         **plan.metadata,
         "plan_version": int(plan.header["version"]),
-        **_interfaces_of(plan, 0),
-        **_variants_of(plan),
+        **variants[0],
+        **({"variants": variants} if len(variants) > 1 else {}),
         "pictures": pictures_of(plan),
         "extensions": [plan.text(int(offset)) for offset in plan[Section.EXTENSIONS]],
         "fallback": _fallback(others[0]) if others else None,
@@ -447,17 +451,6 @@ def describe(path: Path, plans: Sequence[EncodedPlan], weights: FoundWeights) ->
             "weights": weights.size,
         },
     }
-
-
-def _interfaces_of(plan: EncodedPlan, shape: int) -> JsonObject:
-    return {s.name.lower(): interfaces(plan, s, shape) for s in INTERFACES}
-
-
-def _variants_of(plan: EncodedPlan) -> JsonObject:
-    """Return inputs and outputs of each shape if there are several."""
-    if plan.shapes == 1:
-        return {}
-    return {"variants": [_interfaces_of(plan, shape) for shape in range(plan.shapes)]}
 
 
 def interfaces(plan: EncodedPlan, section: Section, shape: int = 0) -> list[JsonObject]:

@@ -55,19 +55,13 @@ def write_aar(
 ) -> list[Library]:
     """Write an AAR of libraries for Android, and return the libraries.
 
-    Each is one network for one ABI.  Raises `ArtifactError` if they cannot form a package or it
-    cannot be written, and `TargetError` if the Java classes cannot be compiled.
+    Each is one network for one ABI.  The name of ``output`` becomes part of the manifest's package.
+    With ``prefab``, the app's C and C++ code can be linked to the libraries, in this ``version``.
+    Without ``classes``, the app needs the Java classes of `RUNTIME`.  With ``coordinates``, its
+    name for Maven, a file ``.pom`` is written next to it.
 
-    Parameters
-    ----------
-    paths, output
-        The libraries, and the AAR, whose name becomes part of the manifest's package.
-    prefab, version
-        Whether the app's C and C++ code can be linked to the libraries, and their version for that.
-    classes
-        Whether to include the Java classes; otherwise the app needs those of `RUNTIME`.
-    coordinates
-        Its name for Maven; if given, a file ``.pom`` is written next to it.
+    Raises `ArtifactError` if they cannot form a package or it cannot be written, and `TargetError`
+    if the Java classes cannot be compiled.
     """
     attempt = f"Packaging {output.name}"
     by_abi = for_android(read_libraries(paths, attempt), attempt)
@@ -141,20 +135,17 @@ def _package(output: Path, coordinates: Coordinates | None) -> str:
 def _manifest(package: str, libraries: Sequence[Library]) -> str:
     names = OPENCL_LIBRARIES if any(library.uses_opencl for library in libraries) else ()
     own = [f'<uses-native-library android:name="{n}" android:required="false" />' for n in names]
+    levels = [library.host.android_level for library in libraries]
+    least = max(levels or [Host.parse("android-arm64").android_level])
     application = "".join(f"        {element}\n" for element in own)
     return (
         '<?xml version="1.0" encoding="utf-8"?>\n'
         '<manifest xmlns:android="http://schemas.android.com/apk/res/android"\n'
         f'    package="{package}">\n'
-        f'    <uses-sdk android:minSdkVersion="{_least_level(libraries)}" />\n'
+        f'    <uses-sdk android:minSdkVersion="{least}" />\n'
         f"    <application>\n{application}    </application>\n"
         "</manifest>\n"
     )
-
-
-def _least_level(libraries: Sequence[Library]) -> int:
-    levels = [library.host.android_level for library in libraries]
-    return max(levels or [Host.parse("android-arm64").android_level])
 
 
 def _metadata(libraries: Sequence[Library]) -> str:
