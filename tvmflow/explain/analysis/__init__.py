@@ -8,6 +8,7 @@ returns records in the order of the code.  Those for CPUs (`accumulators`, `cach
 from __future__ import annotations
 
 from ...graph.missed_fusion import Fusion, fusion
+from ..isa.nvidia import reported_registers
 from ..profiling.record import Finding
 from .cache_lines import LineUse, cache_lines
 from .cpu_loops import Accumulators, LoopNest, VectorLanes, accumulators, loop_nests, vector_lanes
@@ -16,7 +17,7 @@ from .divergence import Divergence, divergence
 from .global_memory import Access, VectorWidth, coalescing, vector_width
 from .local_memory import BankAccess, LocalMemory, bank_conflicts, local_memory
 from .lowered import LoweredKernel, code_for_cpu, functions_of, kernels_of
-from .occupancy import Occupancy, RegisterUse, occupancy, registers, reported_registers
+from .occupancy import Occupancy, RegisterUse, occupancy, registers
 from .products import Product, products
 from .report import findings
 from .texture_locality import TextureUse, texture_locality

@@ -18,14 +18,9 @@ allow::
 
 from __future__ import annotations
 
-import re
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
-from pathlib import Path
-from shutil import which
-from tempfile import TemporaryDirectory
 
 from ...devices.target import TargetSpec
 from ...ir.traffic import buffer_bytes
@@ -64,16 +59,6 @@ class RegisterUse:
     #: Bytes of those arrays for each work-item.
     memory_bytes: int
     #: Bytes that do not fit the registers, for each work-item.
-    spilled_bytes: int
-
-
-@dataclass(frozen=True)
-class Reported:
-    """Registers of a kernel as NVIDIA's assembler reports them."""
-
-    #: 32-bit registers of a thread.
-    registers: int
-    #: Bytes of registers that a thread spills to memory.
     spilled_bytes: int
 
 
@@ -117,27 +102,6 @@ def registers(kernel: LoweredKernel, target: TargetSpec) -> Iterator[RegisterUse
 def _is_register(site: Site) -> bool:
     """Return whether the index is a constant once short loops are unrolled."""
     return site.variables <= {var for var, extent in site.context.loops if extent <= _UNROLLED}
-
-
-def reported_registers(source: str, arch: str) -> dict[str, Reported]:
-    """Return the registers of CUDA C++ kernels by name, for an architecture such as ``sm_80``.
-
-    The result is empty if ``nvcc`` is not installed or refuses the source.
-    """
-    if which("nvcc") is None:
-        return {}
-    with TemporaryDirectory() as folder:
-        (Path(folder) / "kernels.cu").write_text(source)
-        command = ["nvcc", f"-arch={arch}", "-cubin", "-Xptxas", "-v", "kernels.cu"]
-        run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    found = {}
-    for part in run.stderr.split("Compiling entry function '")[1:]:
-        used = re.search(r"Used (\d+) registers", part)
-        spilled = re.search(r"(\d+) bytes spill stores", part)
-        if used and spilled:
-            name = part.split("'", 1)[0]
-            found[name] = Reported(int(used.group(1)), int(spilled.group(1)))
-    return found
 
 
 def register_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...devices.gpus import Gpu
+from ...errors import DeviceError, KernelBuildError
 from ...runtime.cuda_compiler import find_tool, run_tool
 from .listing import Instruction, classes, kernel_code
 from .record import Failure, KernelCode, KernelSource
@@ -27,12 +30,45 @@ _LABEL = re.compile(r"^(\.L_\w+):")
 _LINE = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:\{\s*)?(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);")
 _JUMP = re.compile(r"`\((\.L_\w+)\)")
 _USAGE = re.compile(
-    r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, "
+    r"Compiling entry function '(\w+)'.*?bytes stack frame, (\d+) bytes spill stores, "
     r"(\d+) bytes spill loads.*?Used (\d+) registers",
     re.DOTALL,
 )
 #: Registers and waves of a multiprocessor since compute capability 8.0.
 _REGISTERS, _WAVES, _PORTION = 65536, 64, 8
+
+
+@dataclass(frozen=True)
+class Reported:
+    """Registers of a kernel as NVIDIA's assembler reports them."""
+
+    #: 32-bit registers of a thread.
+    registers: int
+    #: Bytes of registers that a thread spills to memory, and that it reads back.
+    spilled_bytes: int
+    loaded_bytes: int
+
+
+def reported_registers(source: str, arch: str) -> dict[str, Reported]:
+    """Return the registers of CUDA C++ kernels by name, for an architecture such as ``sm_80``.
+
+    The result is empty if ``nvcc`` is not installed or refuses the source.
+    """
+    with suppress(DeviceError, KernelBuildError), tempfile.TemporaryDirectory() as folder:
+        return _assembled(source, arch, Path(folder, "kernels.cubin"), arch)
+    return {}
+
+
+def _assembled(source: str, chip: str, binary: Path, gpu: str) -> dict[str, Reported]:
+    """Compile CUDA C++ to a file; return what the assembler reports of its kernels."""
+    code = binary.with_suffix(".cu")
+    code.write_text(source)
+    options = ["-cubin", f"-arch={chip}", "-O3", "-Xptxas", "-v", "-std=c++17"]
+    said = _run([find_tool("nvcc"), *options, str(code), "-o", str(binary)], gpu)
+    return {
+        name: Reported(int(registers), int(stores), int(loads))
+        for name, stores, loads, registers in _USAGE.findall(said)
+    }
 
 
 def compile_kernels(
@@ -44,13 +80,10 @@ def compile_kernels(
     """
     nvcc, nvdisasm = find_tool("nvcc"), find_tool("nvdisasm")
     with tempfile.TemporaryDirectory() as folder:
-        source, binary = Path(folder) / "kernels.cu", Path(folder) / "kernels.cubin"
-        source.write_text(kernels[0].text)
-        options = ["-cubin", f"-arch={gpu.chip}", "-O3", "-Xptxas", "-v", "-std=c++17"]
-        said = _run([nvcc, *options, str(source), "-o", str(binary)], gpu)
-        listing = _run([nvdisasm, "--print-code", str(binary)], gpu)
-    usage = {found[1]: found for found in _USAGE.finditer(said)}
-    version = re.search(r"V(\d+[\d.]*)", _run([nvcc, "--version"], gpu))
+        binary = Path(folder, "kernels.cubin")
+        usage = _assembled(kernels[0].text, gpu.chip, binary, gpu.name)
+        listing = _run([nvdisasm, "--print-code", str(binary)], gpu.name)
+    version = re.search(r"V(\d+[\d.]*)", _run([nvcc, "--version"], gpu.name))
     texts = _functions(listing)
     codes: list[KernelCode | Failure] = []
     for kernel in kernels:
@@ -61,17 +94,16 @@ def compile_kernels(
     return f"ptxas {version[1] if version else ''}".strip(), codes
 
 
-def _code(kernel: KernelSource, gpu: Gpu, listing: str, usage: re.Match[str]) -> KernelCode:
-    registers = int(usage[5])
-    portion = -(-registers // _PORTION) * _PORTION * gpu.wave
+def _code(kernel: KernelSource, gpu: Gpu, listing: str, usage: Reported) -> KernelCode:
+    portion = -(-usage.registers // _PORTION) * _PORTION * gpu.wave
     return kernel_code(
         kernel,
         [each for line in listing.splitlines() for each in _instructions(line)],
         _KINDS,
-        registers=registers,
+        registers=usage.registers,
         waves=min(_WAVES, _REGISTERS // max(portion, 1)),
         wave=gpu.wave,
-        spills=(int(usage[3]) + int(usage[4])) // 4,
+        spills=(usage.spilled_bytes + usage.loaded_bytes) // 4,
         listing=listing,
     )
 
@@ -97,5 +129,5 @@ def _instructions(line: str) -> list[Instruction]:
     return [Instruction(found[1], 1 - idle, int(idle), jumps_to=jump[1] if jump else None)]
 
 
-def _run(command: Sequence[str], gpu: Gpu) -> str:
-    return run_tool(command, f"Compiling for {gpu.name} failed: {Path(command[0]).name} ended")
+def _run(command: Sequence[str], gpu: str) -> str:
+    return run_tool(command, f"Compiling for {gpu} failed: {Path(command[0]).name} ended")
