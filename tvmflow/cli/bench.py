@@ -178,7 +178,7 @@ def bench_module(
     # Not opened here, because `bench` also measures how long opening takes.
     opened = load(module, device=device_index, check_weights=check_weights, backend=backend)
     with closing(opened) as whole:
-        network = chosen(whole.variants, whole.metadata, shape, of_extents) or whole.variants[0]
+        network = chosen(whole, shape, of_extents) or whole.variants[0]
         values = choose_inputs(inputs, random_seed, network, picture)
         console = err_console()
         is_watched = console.is_terminal and not state.quiet

@@ -93,7 +93,7 @@ def inspect_module(
     whole = read_artifact(module)
     if check:
         whole.check()
-    artifact = of_options(whole.variants, whole.metadata, of_shape, of_extents) or whole
+    artifact = of_options(whole, of_shape, of_extents) or whole
     plan = artifact.metadata["memory"] if memory or memory_svg else None
     if plan is not None and memory_svg is not None:
         from ..module.files import TEXT, write_file

@@ -129,8 +129,7 @@ def profile_module(
 
             whole = load(module, device=device_index, check_weights=check_weights)
             stack.callback(whole.close)
-            network = chosen(whole.variants, whole.metadata, of_shape, of_extents)
-            network = network or whole.variants[0]
+            network = chosen(whole, of_shape, of_extents) or whole.variants[0]
             values = choose_inputs(inputs, random_seed, network)
             found = profile(
                 network,

@@ -83,7 +83,7 @@ def run_module(
     if outputs is not None:
         check_writable(outputs, ZIP)
     with load(module, device=device_index, check_weights=check_weights, backend=backend) as network:
-        one = chosen(network.variants, network.metadata, of_shape, of_extents) or network
+        one = chosen(network, of_shape, of_extents) or network
         values = choose_inputs(inputs, random_seed, one, picture)
         given = one.run(values, pad_batch=pad_batch)
         results = all_to_logical(network.outputs, dict(given.items()))
@@ -157,7 +157,7 @@ def verify_module(
 
     load_operators(ops)
     with load(module, device=device_index, check_weights=check_weights, backend=backend) as network:
-        one = chosen(network.variants, network.metadata, of_shape, of_extents) or network
+        one = chosen(network, of_shape, of_extents) or network
         report = verify(model, one, choose_inputs(inputs, random_seed, one))
     outputs = [{**vars(output), "passed": output.passed} for output in report.outputs]
     fields = ("passed", "reference", "not_finite", "lost", "undecided")

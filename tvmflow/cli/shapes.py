@@ -12,16 +12,15 @@ from .options import parse_at, parse_shapes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..module.shapes import OfShape
+    from ..module.artifact import Artifact
+    from ..module.module import Module
     from ..runtime.json_types import JsonMapping
 
-    T = TypeVar("T", bound=OfShape)
+    T = TypeVar("T", Artifact, Module)
 
 
-def chosen(
-    variants: Sequence[T], about: JsonMapping, shape: list[str] | None, at: str | None
-) -> T | None:
-    """Return the shape that the options select, or ``None`` if they are not given.
+def chosen(whole: T, shape: list[str] | None, at: str | None) -> T | None:
+    """Return the shape of a module that the options select, or ``None`` if they are not given.
 
     Raises `InputError` if the module has no such shape, and `typer.BadParameter` if the options
     cannot be parsed or leave the input open.
@@ -29,7 +28,7 @@ def chosen(
     wanted = {n: dict(enumerate(s)) for n, s in parse_shapes(shape).items()}
     if at is not None:
         for name, choices in parse_at([at]).items():
-            input_name, axes = _open_axes(about, name)
+            input_name, axes = _open_axes(whole.metadata, name)
             if len(choices) != 1 or len(choices[0]) != len(axes):
                 raise typer.BadParameter(
                     f"--at {at}: expected one extent for each of the {len(axes)} open ones of "
@@ -40,7 +39,7 @@ def chosen(
         return None
     from ..module.shapes import choose
 
-    return variants[choose(variants, wanted)]
+    return whole.variants[choose(whole.variants, wanted)]
 
 
 def _open_axes(about: JsonMapping, name: str) -> tuple[str, list[int]]:
