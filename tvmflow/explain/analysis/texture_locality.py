@@ -43,7 +43,6 @@ _EXTENT_BITS = 20
 class TextureUse(InKernel):
     """Reads or writes of an image by a kernel; the text shows the first access."""
 
-    image: str
     is_store: bool
     #: Texels that all work-items access; common texels count for each item.
     texels: int
@@ -91,7 +90,6 @@ def texture_locality(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Text
         together = [len(np.unique(_block(places, width, height))) for places in seen]
         yield TextureUse(
             *kernel.at(first, *sites),
-            image=first.name,
             is_store=first.is_store,
             texels=texels,
             reuse=reads / max(1, sum(different)),
@@ -178,7 +176,7 @@ def texture_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Find
             "texture-locality",
             {"bytes": extra * kernel.groups * hardware_of(target).line_bytes},
             extra / sum(other.group_blocks for other in uses),
-            f"A work-group {verb} {use.group_texels:,.0f} texels of {use.image}, each "
+            f"A work-group {verb} {use.group_texels:,.0f} texels of {use.buffer}, each "
             f"{use.reuse:.1f} times, in {use.group_blocks:,.0f} blocks of the cache where "
             f"{use.least_group_blocks:,.0f} would do.",
             "Let a work-group be nearly square in the image: split its items over columns and "

@@ -98,10 +98,7 @@ class Ceilings:
 
     @property
     def were_disturbed(self) -> bool:
-        """True if other programs took more of the processors than a quiet machine's do.
-
-        See :data:`tvmflow.runtime.load.QUIET`.
-        """
+        """True if other programs took more of the processors than `runtime.load.QUIET`."""
         return is_disturbed(self.others_share)
 
     def measured_text(self) -> str | None:
