@@ -304,8 +304,8 @@ def _network(
 ) -> tuple[Network, DevicePool]:
     from ..compiler.options import CompileOptions
     from ..devices.target import check_target
-    from ..explain.scaling.devices import check_preset
     from ..explain.scaling.sources import from_model, from_models, from_modules, is_batch_open
+    from ..farm.tracker import check_preset
 
     if not any(file.suffix == _MODEL for file in files):
         if wanted.target or wanted.device or wanted.host or wanted.shape:
@@ -317,7 +317,8 @@ def _network(
     target, device = wanted.target or "opencl", wanted.device or "auto"
     check_target(target)
     if wanted.tracker is not None:
-        check_preset(target, device)
+        if target != "llvm":
+            check_preset("Compiling for", device, target)
     elif wanted.host is not None:
         raise typer.BadParameter("--host is for the servers of --tracker and --key.")
     place = find_place(target, wanted.host)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ..devices.host import Host
-from ..errors import FarmError, TargetError, TvmflowError
+from ..errors import FarmError, TvmflowError
 from ..journal.records import Device, Event
 from ..runtime.json_types import JsonMapping
 from ..runtime.process import Worker, WorkerLostError
@@ -35,6 +35,7 @@ from .tracker import (
     Tracker,
     check_host,
     check_key,
+    check_preset,
     check_served,
     check_version,
 )
@@ -73,12 +74,7 @@ class Farm:
         Raises `TargetError` if no preset is named for the devices; `FarmError` if nobody serves the
         key, or on machines that load nothing for the host.
         """
-        if device == "auto":
-            raise TargetError(
-                "Tuning on a farm needs the preset of its devices, but the device is 'auto', which "
-                "stands for the OpenCL device of this machine.",
-                remedy="Name it, for example with `device=adreno`.",
-            )
+        check_preset("Tuning on", device, "OpenCL")
         with Tracker(self.tracker) as tracker:
             check_host(check_served(tracker, self.key), host)
 

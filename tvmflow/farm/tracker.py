@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from .._versions import __version__, install_command
 from ..devices.host import Host
-from ..errors import FarmError
+from ..errors import FarmError, TargetError
 from ..runtime.json_types import JsonMapping
 from .network import GREETING, Address, UnprovenError
 
@@ -393,6 +393,16 @@ def check_served(tracker: Tracker, key: str) -> list[Server]:
         except FarmError as error:
             errors.append(error)
     raise errors[0]
+
+
+def check_preset(doing: str, device: str, kind: str) -> None:
+    """Raise a `TargetError` for the preset ``auto``, which means this machine's device."""
+    if device == "auto":
+        raise TargetError(
+            f"{doing} a farm needs the preset of its devices, but the device is 'auto', which "
+            f"stands for the {kind} device of this machine.",
+            remedy="Name it, for example with `device=adreno`.",
+        )
 
 
 def check_host(servers: Sequence[Server], host: Host) -> None:

@@ -23,19 +23,12 @@ if TYPE_CHECKING:
 class DataParallel:
     """The same network on several devices, called with a batch that is divided among them.
 
-    Parameters
-    ----------
-    modules
-        A module for each device, all of the same network and batch.
-    batched
-        Names of the inputs that are split along their first axis; every device gets the whole of
-        other inputs.  Outputs are concatenated along their first axis.
+    The modules, one for each device, have the same network and batch.  Inputs that ``batched``
+    names are split along their first axis, every device gets the whole of the others, and outputs
+    are concatenated along their first axis.
 
-    Raises
-    ------
-    InputError
-        If ``batched`` is empty or names an unknown input, or an output has no row for each sample
-        (a mean over the batch, for example).
+    `InputError` if ``batched`` is empty or names an unknown input, or an output has no row for each
+    sample (a mean over the batch, for example).
     """
 
     def __init__(self, modules: Sequence[Module], batched: Collection[str]):

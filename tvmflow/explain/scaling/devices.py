@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...devices.host import Host
-from ...errors import DeviceError, FarmError, InputError, TargetError, TvmflowError
+from ...errors import DeviceError, FarmError, InputError, TvmflowError
 from ...farm import connect
 from ...farm.network import Address
 from ...farm.tracker import ServerInfo, Tracker, check_host, check_key, check_served
@@ -212,16 +212,6 @@ def check_numbers(
             remedy=f"Give others, for example `{name}={first}`.",
         )
     return sorted(set(numbers))
-
-
-def check_preset(target: str, device: str) -> None:
-    """Raise a `TargetError` for the preset ``auto``, which means this machine's device."""
-    if target != "llvm" and device == "auto":
-        raise TargetError(
-            "Compiling for a farm needs the preset of its devices, but the device is 'auto', "
-            f"which stands for the {target} device of this machine.",
-            remedy="Name it, for example with `device=adreno`.",
-        )
 
 
 # -- in the measuring process ----------------------------------------------------------------

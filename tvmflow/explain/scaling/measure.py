@@ -93,23 +93,11 @@ def scale(
     """Measure a network's throughput.
 
     Every batch is measured with every number of threads on one device, then with each number of
-    devices and the most threads.
+    devices and the most threads.  Each point has ``seconds`` for its calls, and ``watch`` is called
+    with a description of the next step.
 
-    Parameters
-    ----------
-    seconds
-        Time for the calls of each point.
-    watch
-        Function that is called with a description of the next step.
-
-    Raises
-    ------
-    InputError
-        If a number is not possible, or a batch cannot be split over devices.
-    DeviceError
-        If threads cannot be set.
-    FarmError
-        If a server is busy or fails.
+    `InputError` if a number is not possible, or a batch cannot be split over devices; `DeviceError`
+    if threads cannot be set; `FarmError` if a server is busy or fails.
     """
     batches = check_numbers("batches", batches, network.modules)
     # One device is always measured, for comparison with several.

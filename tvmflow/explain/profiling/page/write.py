@@ -46,12 +46,8 @@ def write_page(
 def page_text(profile: Profile, before: Profile | None = None, codes: Sequence[Report] = ()) -> str:
     """Return the page of a profile.
 
-    Parameters
-    ----------
-    before
-        An earlier profile, or one on another device, to compare with.
-    codes
-        Machine code of the profile's kernels, for GPUs that need not have run it.
+    It is compared with ``before``, an earlier profile or one on another device, and shows the
+    kernels' machine code in ``codes``, for GPUs that need not have run it.
     """
     profiles = [profile] if before is None else [before, profile]
     contents = [
