@@ -13,7 +13,6 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
-import tvmflow.codegen.rounding  # noqa: F401 (registers the lowering of correctly rounded arithmetic)
 from tvmflow.errors import ModelError
 from tvmflow.frontend import ImportedModel, load_model
 from tvmflow.graph.weights import lift_weights

@@ -143,7 +143,7 @@ MUTANTS = (
     ),
     Mutant(
         "dot-product-sign",
-        "tvmflow/codegen/dot_products.py",
+        "tvmflow/ir/dot_products.py",
         "(w << constant(24 - 8 * byte)) >> constant(24)",
         "(w >> constant(8 * byte)) & constant(255)",
         "negative weights of dot products lose their sign where a CPU has no instruction",

@@ -13,7 +13,6 @@ import pytest
 import tvm
 from tvm import te
 
-import tvmflow.codegen.dot_products  # noqa: F401 (registers the lowering of byte dot products)
 from tvmflow.ir.blocked import words
 from tvmflow.schedules import conv2d, depthwise, grouped, pooling
 from tvmflow.schedules.integers import Dots, Integers

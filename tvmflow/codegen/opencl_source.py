@@ -49,6 +49,7 @@ from ..ir.annotations import CONSTANT_SUFFIX
 from ..ir.expressions import lower_to_function, nodes_in, substitute_vars, uses
 from ..ir.passes import node_pass, prim_func_pass
 from ..ir.rewriter import op_name
+from ..ir.rounding import FUNCTION as EXACT
 from . import aligned_vectors, error_function, half, nan_propagation, prevent_unrolling, rounding
 from .clamp_reads import read_with_sampler
 from .dot_products import OPENCL, with_functions
@@ -413,7 +414,7 @@ def postprocess(source: str, _target: tvm.target.Target) -> str:
     source = choose_channels(read_with_sampler(source))
     if prevent_unrolling.NAME in source:
         source = prevent_unrolling.DEFINITION + source
-    if rounding.FUNCTION in source:
+    if EXACT in source:
         source = rounding.OPENCL + source
     if _GATHER in source or _LOAD in source:
         source = _gather_macros() + source

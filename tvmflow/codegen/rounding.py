@@ -10,24 +10,20 @@ Drivers have no faster way for all devices: PoCL expands ``rint`` of a vector in
 are only needed beyond 2^23, and take two thirds of a quantized layer's epilogue.  Every number that
 is converted to an integer gets a lower limit that also holds for NaN (:func:`.at_least`).
 
-*Arithmetic that is rounded once per operation*: code for the operators of :mod:`..ir.rounding`.
+*Arithmetic that is rounded once per operation*: the functions in OpenCL C that the operators of
+:mod:`..ir.rounding` call.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 import tvm
 from tvm import tirx
 from tvm.ir import Call
-from tvm.tirx.op import register_intrin_lowering
 
-from ..ir.expressions import lower_to_function
 from ..ir.extremes import INTEGERS, at_least, never_nan
 from ..ir.passes import node_pass
 from ..ir.rewriter import op_name
-from ..ir.rounding import INTRINSIC
 
 _ROUND = "tirx.nearbyint"
 # Every target rounds whole vectors, to even; TVM's operator is not declared vectorisable.
@@ -80,25 +76,6 @@ def _is_limited(value: tirx.Expr) -> bool:
 
 
 # -- arithmetic that is rounded once ------------------------------------------------------
-
-#: Prefix of the functions in OpenCL C; operator and number of lanes follow.
-FUNCTION = "tvmflow_exact_"
-
-
-#: Code of each operator: for LLVM, which divides correctly and does not fuse by itself, and the
-#: functions for OpenCL C, which has one of them built in, and for CUDA.
-_LOWERED: dict[str, tuple[Callable[..., tirx.Expr], str, str]] = {
-    "quotient": (tirx.Div, FUNCTION + "quotient{}", "__fdiv_rn"),
-    "product": (tirx.Mul, FUNCTION + "product{}", "__fmul_rn"),
-    "multiply_add": (
-        lambda x, *yz: tirx.call_llvm_pure_intrin(x.ty, "llvm.fma", x, *yz), "fma", "__fmaf_rn",
-    ),
-}  # fmt: skip
-for _name, (_llvm, _opencl, _cuda) in _LOWERED.items():
-    _intrinsic = f"{INTRINSIC}{_name}"
-    register_intrin_lowering(_intrinsic, target="llvm", f=lambda call, f=_llvm: f(*call.args))
-    lower_to_function(_intrinsic, "opencl", _opencl)
-    lower_to_function(_intrinsic, "cuda", _cuda)
 
 # In a separate function without contraction, no compiler fuses a product with a sum.
 _PRODUCT = """\

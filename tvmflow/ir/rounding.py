@@ -9,7 +9,7 @@ neither:
 - ``product(x, y)``, rounded also where it is added to something;
 - ``multiply_add(x, y, z)``, x * y + z rounded once.
 
-:mod:`tvmflow.codegen.rounding` has them for each target.
+:mod:`tvmflow.codegen.rounding` has the functions that they call in OpenCL C.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from functools import partial
 import numpy as np
 from tvm import relax, te, tirx
 from tvm.ir import Op
+from tvm.tirx.op import register_intrin_lowering
 
-from .expressions import register_intrinsic, register_operator
+from .expressions import lower_to_function, register_intrinsic, register_operator
 from .rewriter import constant_array
 
 #: Prefix of the operators of TIR.
 INTRINSIC = "tirx.tvmflow_"
+#: Prefix of the functions in OpenCL C; operator and number of lanes follow.
+FUNCTION = "tvmflow_exact_"
 
 
 def quotient(x: relax.Expr, y: relax.Expr) -> relax.Call:
@@ -90,6 +93,19 @@ def _element(
 
 _SUMMARY = "Arithmetic of fp32 that is rounded once."
 
-for _name in ("quotient", "product", "multiply_add"):
+#: Code of each operator: for LLVM, which divides correctly and does not fuse by itself, and the
+#: functions for OpenCL C, which has one of them built in, and for CUDA.
+_LOWERED: dict[str, tuple[Callable[..., tirx.Expr], str, str]] = {
+    "quotient": (tirx.Div, FUNCTION + "quotient{}", "__fdiv_rn"),
+    "product": (tirx.Mul, FUNCTION + "product{}", "__fmul_rn"),
+    "multiply_add": (
+        lambda x, *yz: tirx.call_llvm_pure_intrin(x.ty, "llvm.fma", x, *yz), "fma", "__fmaf_rn",
+    ),
+}  # fmt: skip
+for _name, (_llvm, _opencl, _cuda) in _LOWERED.items():
     register_operator(f"relax.tvmflow.{_name}", _SUMMARY, _result_type, _legalized)
-    register_intrinsic(f"{INTRINSIC}{_name}", _SUMMARY)
+    _intrinsic = f"{INTRINSIC}{_name}"
+    register_intrinsic(_intrinsic, _SUMMARY)
+    register_intrin_lowering(_intrinsic, target="llvm", f=lambda call, f=_llvm: f(*call.args))
+    lower_to_function(_intrinsic, "opencl", _opencl)
+    lower_to_function(_intrinsic, "cuda", _cuda)
