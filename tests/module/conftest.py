@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 from support.mock_library import build_mock
-from support.tiny_network import build, metadata, weight
-
-from tvmflow.module.artifact import write_artifact
+from support.tiny_network import build, write
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +19,7 @@ def executable() -> Any:
 def original(executable: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a module file with its weight inside; tests copy it and do not change it."""
     path = tmp_path_factory.mktemp("module") / "tiny.so"
-    write_artifact(executable, path, metadata=metadata(), weights={"w": weight()})
+    write(executable, path)
     return path
 
 
@@ -36,9 +34,7 @@ def module_file(original: Path, tmp_path: Path) -> Path:
 def with_sidecar(executable: Any, tmp_path: Path) -> Path:
     """Return a module file with its weight in a sidecar."""
     path = tmp_path / "beside.so"
-    write_artifact(
-        executable, path, metadata=metadata(), weights={"w": weight()}, embed_limit_bytes=0
-    )
+    write(executable, path, embed_limit_bytes=0)
     return path
 
 

@@ -11,22 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.tiny_network import expected, metadata, values, weight
+from support.tiny_network import expected, metadata, values, weight, write
 
 from tvmflow.errors import ArtifactError, CompileError, TvmflowError
 from tvmflow.module import artifact, files
-from tvmflow.module.artifact import read_artifact, write_artifact
+from tvmflow.module.artifact import read_artifact
 from tvmflow.module.elf import read_library
 from tvmflow.module.load import load
 from tvmflow.module.weights import write_weights
-
-
-def replace_meta(path: Path, old: bytes, new: bytes) -> None:
-    """Change the metadata in place, keeping its length."""
-    assert len(old) == len(new)
-    content = path.read_bytes()
-    assert old in content
-    path.write_bytes(content.replace(old, new))
 
 
 def names(folder: Path) -> set[str]:
@@ -48,12 +40,11 @@ def test_what_is_written_is_read(original: Path):
 
 
 def test_the_same_program_gives_the_same_file(executable: Any, tmp_path: Path):
-    for name in ("a.so", "b.so"):
-        folder = tmp_path / name
-        folder.mkdir()
-        write_artifact(executable, folder / "m.so", metadata=metadata(), weights={"w": weight()})
-    one, other = ((tmp_path / name / "m.so").read_bytes() for name in ("a.so", "b.so"))
-    assert one == other
+    paths = [tmp_path / name / "m.so" for name in "ab"]
+    for path in paths:
+        path.parent.mkdir()
+        write(executable, path)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
 def test_large_weights_travel_beside(with_sidecar: Path):
@@ -66,7 +57,7 @@ def test_large_weights_travel_beside(with_sidecar: Path):
 
 
 def test_a_smaller_module_replaces_one_with_a_weights_file(executable: Any, with_sidecar: Path):
-    write_artifact(executable, with_sidecar, metadata=metadata(), weights={"w": weight()})
+    write(executable, with_sidecar)
     assert names(with_sidecar.parent) == {"beside.so"}
     read_artifact(with_sidecar).check()
 
@@ -74,7 +65,7 @@ def test_a_smaller_module_replaces_one_with_a_weights_file(executable: Any, with
 def test_a_file_of_that_name_that_is_not_ours_stays(executable: Any, tmp_path: Path):
     other = tmp_path / "m.so.weights"
     other.write_text("my own file")
-    write_artifact(executable, tmp_path / "m.so", metadata=metadata(), weights={"w": weight()})
+    write(executable, tmp_path / "m.so")
     assert other.read_text() == "my own file"
 
 
@@ -93,13 +84,8 @@ def test_missing_weights_file_is_an_error(with_sidecar: Path):
 
 def test_weights_of_another_module_are_an_error(executable: Any, with_sidecar: Path):
     other = with_sidecar.with_name("other.so")
-    write_artifact(
-        executable,
-        other,
-        metadata=metadata(),
-        weights={"w": weight() + 1},  # same name, shape and size
-        embed_limit_bytes=0,
-    )
+    # A weight of the same name, shape and size.
+    write(executable, other, weights={"w": weight() + 1}, embed_limit_bytes=0)
     other.with_name("other.so.weights").replace(with_sidecar.with_name("beside.so.weights"))
     with pytest.raises(ArtifactError, match="weights of another module"):
         read_artifact(with_sidecar)
@@ -199,7 +185,7 @@ def test_modules_without_a_checksum_are_loaded(executable: Any, tmp_path: Path):
     path = tmp_path / "m.so"
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(artifact, "write_weights", _write_with_only_sha256)
-        write_artifact(executable, path, metadata=metadata(), weights={"w": weight()})
+        write(executable, path)
     assert read_artifact(path).metadata["weights_xxh64"] is None
     got = load(path)(values())["sum"]
     np.testing.assert_allclose(got, expected(values()), rtol=1e-4, atol=1e-4)
@@ -240,45 +226,45 @@ def test_missing_file_and_folder(tmp_path: Path):
         read_artifact(tmp_path)
 
 
-def test_another_format_version_is_named(module_file: Path):
-    replace_meta(module_file, b'"format": 1', b'"format": 7')
-    with pytest.raises(ArtifactError, match=r"format 7, written by tvmflow .*reads format 1"):
-        read_artifact(module_file)
-
-
 def test_another_tvm_is_refused_when_loading(executable: Any, tmp_path: Path, monkeypatch):
     path = tmp_path / "m.so"
     required = {"apache-tvm": "0.26.0", "apache-tvm-ffi": "0.1.14.post1"}
     with monkeypatch.context() as patched:
         patched.setattr(artifact._versions, "REQUIRED_TVM", required)
-        write_artifact(executable, path, metadata=metadata(), weights={"w": weight()})
+        write(executable, path)
     assert read_artifact(path).metadata["tvm"] == "0.26.0"
     with pytest.raises(ArtifactError, match=r"compiled with apache-tvm 0\.26\.0, but 0\.27"):
         load(path)
 
 
-def test_unreadable_metadata(module_file: Path):
-    replace_meta(module_file, b'{\n "format"', b'[\n "format"')
-    with pytest.raises(ArtifactError, match="its description is not readable"):
-        read_artifact(module_file)
-
-
-def test_metadata_with_a_wrong_digest(module_file: Path):
-    replace_meta(module_file, b'"tiny"', b'"TINY"')
-    with pytest.raises(ArtifactError, match="its description is not what was written"):
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b'"format": 1', b'"format": 7', r"format 7, written by tvmflow .*reads format 1"),
+        (b'{\n "format"', b'[\n "format"', "its description is not readable"),
+        (b'"tiny"', b'"TINY"', "its description is not what was written"),
+    ],
+    ids=["another format", "not readable", "wrong digest"],
+)
+def test_changed_metadata_is_an_error(module_file: Path, old: bytes, new: bytes, message: str):
+    assert len(old) == len(new)
+    content = module_file.read_bytes()
+    assert old in content
+    module_file.write_bytes(content.replace(old, new))
+    with pytest.raises(ArtifactError, match=message):
         read_artifact(module_file)
 
 
 def test_folders_that_cannot_be_written(executable: Any, tmp_path: Path):
     with pytest.raises(ArtifactError, match="does not exist") as caught:
-        write_artifact(executable, tmp_path / "no" / "m.so", metadata=metadata())
+        write(executable, tmp_path / "no" / "m.so")
     assert "mkdir -p" in str(caught.value)
     with pytest.raises(ArtifactError, match="it is a folder"):
-        write_artifact(executable, tmp_path, metadata=metadata())
+        write(executable, tmp_path)
     if os.geteuid() != 0:  # root may write everywhere
         tmp_path.chmod(0o555)
         with pytest.raises(ArtifactError, match="Permission denied"):
-            write_artifact(executable, tmp_path / "m.so", metadata=metadata())
+            write(executable, tmp_path / "m.so")
         tmp_path.chmod(0o755)
 
 
@@ -304,13 +290,7 @@ def test_interrupted_writing_leaves_nothing(
     path = tmp_path / "m.so"
     interrupt(monkeypatch, error)
     with pytest.raises(type(error)):
-        write_artifact(
-            executable,
-            path,
-            metadata=metadata(),
-            weights={"w": weight()},
-            embed_limit_bytes=limit,
-        )
+        write(executable, path, embed_limit_bytes=limit)
     assert names(tmp_path) == set()
 
 
@@ -321,20 +301,14 @@ def test_interrupted_overwriting_keeps_the_old_module(
     interrupt(monkeypatch, KeyboardInterrupt())
     before = {p.name: p.read_bytes() for p in with_sidecar.parent.iterdir()}
     with pytest.raises(KeyboardInterrupt):
-        write_artifact(
-            executable,
-            with_sidecar,
-            metadata=metadata(),
-            weights={"w": weight()},
-            embed_limit_bytes=limit,
-        )
+        write(executable, with_sidecar, embed_limit_bytes=limit)
     assert {p.name: p.read_bytes() for p in with_sidecar.parent.iterdir()} == before
 
 
 def test_a_weight_that_cannot_be_stored_is_a_compile_error(executable: Any, tmp_path: Path):
     weights = {"w": np.zeros((4, 3, 3, 3), np.complex64)}
     with pytest.raises(CompileError, match="complex64 cannot be stored"):
-        write_artifact(executable, tmp_path / "m.so", metadata=metadata(), weights=weights)
+        write(executable, tmp_path / "m.so", weights=weights)
     assert names(tmp_path) == set()
 
 
@@ -393,7 +367,7 @@ def test_llvm_is_not_asked_to_write_where_there_is_no_room(
         pytest.raises(ArtifactError, match="No space left") as caught,
         files.staging(final) as stage,
     ):
-        write_artifact(executable, stage / "m.so", metadata=metadata(), weights={"w": weight()})
+        write(executable, stage / "m.so")
     # The file is written in a hidden folder; the message has its final name.
     assert caught.value.message == f"Writing {final} failed: No space left on device."
     assert names(tmp_path) == set()
@@ -401,8 +375,6 @@ def test_llvm_is_not_asked_to_write_where_there_is_no_room(
 
 def test_options_of_any_type_become_json(executable: Any, tmp_path: Path):
     options = {"path": Path("a/b"), "n": np.int64(3), "pair": (1, 2)}
-    artifact = write_artifact(
-        executable, tmp_path / "m.so", metadata=metadata(options=options), weights={}
-    )
+    artifact = write(executable, tmp_path / "m.so", metadata=metadata(options=options), weights={})
     assert artifact.metadata["options"] == {"path": "a/b", "n": 3, "pair": [1, 2]}
     assert json.loads(json.dumps(artifact.metadata)) == artifact.metadata

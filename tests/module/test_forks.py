@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from onnx import TensorProto, helper
 from support.forks import run_forked
+from support.operators import single
 
 import tvmflow
 
@@ -30,9 +30,7 @@ ON_OPENCL = ("alone_opencl", "opencl")
 
 
 def tanh():
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (257, 1023)) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Tanh", ["x"], ["y"])], "tanh", [x], [y])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    return single("Tanh", [(257, 1023)])
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from support.operators import build
 
 import tvmflow
 from tvmflow.errors import DeviceError
-from tvmflow.module.artifact import write_artifact
 from tvmflow.module.kernel_time import kernel_times
 from tvmflow.module.samples import random_inputs
 
@@ -80,7 +79,6 @@ def test_launches_of_another_thread_are_not_the_networks(monkeypatch):
 def test_a_cuda_graph_cannot_be_measured_kernel_by_kernel(tmp_path):
     path = tmp_path / "graph.so"
     about = tiny_network.metadata(options={"cuda_graph": True})
-    weights = {"w": tiny_network.weight()}
-    write_artifact(tiny_network.build(), path, metadata=about, weights=weights)
+    tiny_network.write(tiny_network.build(), path, metadata=about)
     with tvmflow.load(path) as module, pytest.raises(DeviceError, match="one CUDA graph"):
         module.profile(tiny_network.values())

@@ -10,13 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.tiny_network import build, metadata, weight
+from support.tiny_network import build, write
 
 import tvmflow
 from tvmflow._versions import install_command
 from tvmflow.errors import TargetError
 from tvmflow.module import link
-from tvmflow.module.artifact import write_artifact
 
 elffile = pytest.importorskip("elftools.elf.elffile")
 
@@ -132,9 +131,7 @@ def test_zig_keeps_nothing_where_it_cannot(home: Path, tmp_path: Path):
 def test_zig_links_where_it_can_keep_nothing(home: Path, tmp_path: Path):
     host = "aarch64-linux-gnu"
     objects = build(link.Host.parse(host).llvm_triple)
-    write_artifact(
-        objects, tmp_path / "m.so", metadata=metadata(), weights={"w": weight()}, host=host
-    )
+    write(objects, tmp_path / "m.so", host=host)
 
 
 @pytest.mark.cross
@@ -147,13 +144,7 @@ def test_zig_links_where_it_can_keep_nothing(home: Path, tmp_path: Path):
 )
 def test_modules_for_other_machines(host: str, machine: str, needed: set[str], tmp_path: Path):
     llvm = link.Host.parse(host).llvm_triple
-    artifact = write_artifact(
-        build(llvm),
-        tmp_path / "m.so",
-        metadata=metadata(),
-        weights={"w": weight()},
-        host=host,
-    )
+    artifact = write(build(llvm), tmp_path / "m.so", host=host)
     artifact.check()
     assert artifact.architecture == "aarch64"
     assert artifact.metadata["host"] == host

@@ -5,18 +5,18 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support.tiny_network import OUTPUTS, SHIFT, X, expected, metadata, values, weight
+from support.threads import in_threads
+from support.tiny_network import OUTPUTS, SHIFT, X, expected, metadata, values, write
 
 from tvmflow.errors import ArtifactError, DeviceError, InputError, KernelBuildError
 from tvmflow.module import link
-from tvmflow.module.artifact import read_artifact, write_artifact
+from tvmflow.module.artifact import read_artifact
 from tvmflow.module.load import load
 from tvmflow.module.module import Module
 from tvmflow.module.values import Outputs, is_shareable
@@ -210,14 +210,8 @@ RESIZE = "Resize it: the model fixes this shape, others need it exported again."
     [
         ((1, 8, 8, 3), NHWC),
         ((3, 8, 8), "The batch dimension is missing: array[None] adds it."),
-        (
-            (8, 8, 3),
-            f"{HWC} The batch dimension is missing: array[None] adds it.",
-        ),
-        (
-            (1, 480, 640, 3),
-            f"{NHWC} {RESIZE}",
-        ),
+        ((8, 8, 3), f"{HWC} The batch dimension is missing: array[None] adds it."),
+        ((1, 480, 640, 3), f"{NHWC} {RESIZE}"),
         ((1, 3, 9, 8), RESIZE),
         ((2, 3, 8, 8), RESIZE),
         ((8, 8), "Reshape it."),
@@ -245,7 +239,7 @@ def test_what_is_advised_fits(module: Module, steps: Any, shape: Any):
 def test_a_shape_that_other_extents_of_the_model_fit(executable: Any, tmp_path: Path):
     inputs = (replace(X, open_dims=(0, 2, 3)), SHIFT)
     path = tmp_path / "open.so"
-    write_artifact(executable, path, metadata=metadata(inputs=inputs), weights={"w": weight()})
+    write(executable, path, metadata=metadata(inputs=inputs))
     with load(path) as module:
         assert module.inputs[0].open_dims == (0, 2, 3)
         for shape, offered in (
@@ -317,14 +311,11 @@ def test_threads_may_call_at_once(module: Module):
     results: list[Any] = []
     inputs = [{n: a * k for n, a in values().items()} for k in range(1, 5)]
 
-    def work(v: dict[str, np.ndarray]) -> None:
+    def work(number: int) -> None:
+        v = inputs[number]
         results.extend((v, module(v)) for _ in range(20))
 
-    threads = [threading.Thread(target=work, args=(v,)) for v in inputs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(4, work)
     assert len(results) == 80
     for v, outputs in results:
         check(outputs, v)
@@ -414,13 +405,7 @@ def test_a_module_for_another_machine_can_be_saved_but_not_run(
     real = link.link_shared
     monkeypatch.setattr("tvmflow.module.artifact.link_shared", pretend)
     path = tmp_path / "arm.so"
-    write_artifact(
-        executable,
-        path,
-        metadata=metadata(),
-        weights={"w": weight()},
-        host="armv9-linux-gnu",
-    )
+    write(executable, path, host="armv9-linux-gnu")
     module = load(path)
     assert module.metadata["host"] == "armv9-linux-gnu"
     module.save(tmp_path / "copy.so")
@@ -432,7 +417,7 @@ def test_a_target_without_a_device(executable: Any, tmp_path: Path):
     import tvm
 
     path = tmp_path / "m.so"
-    write_artifact(executable, path, metadata=metadata(target="cuda"), weights={"w": weight()})
+    write(executable, path, metadata=metadata(target="cuda"))
     if tvm.cuda(0).exist:
         pytest.skip("there is a GPU")
     with pytest.raises(DeviceError, match="there is no cuda device on this machine") as caught:
@@ -448,7 +433,7 @@ def test_a_second_host(module_file: Path):
 
 def test_an_unknown_target(executable: Any, tmp_path: Path):
     path = tmp_path / "m.so"
-    write_artifact(executable, path, metadata=metadata(target="abacus"), weights={})
+    write(executable, path, metadata=metadata(target="abacus"))
     with pytest.raises(ArtifactError, match="its target 'abacus' is unknown"):
         load(path)(values())
 

@@ -6,9 +6,9 @@ import gc
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+from support.operators import build
 
 import tvmflow
 from tvmflow.errors import DeviceError, InputError
@@ -28,21 +28,12 @@ def reference(x: np.ndarray) -> np.ndarray:
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return ``y = relu(x @ w)`` and ``s = -x`` with the weight in a sidecar."""
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [
-            helper.make_node("MatMul", ["x", "w"], ["m"]),
-            helper.make_node("Relu", ["m"], ["y"]),
-            helper.make_node("Neg", ["x"], ["s"]),
-        ],
-        "dense",
-        [value("x", TensorProto.FLOAT, [2, 48])],
-        [value("y", TensorProto.FLOAT, [2, 32]), value("s", TensorProto.FLOAT, [2, 48])],
-        [numpy_helper.from_array(W, "w")],
-    )
-    opset = helper.make_opsetid("", 17)
-    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
-    onnx.checker.check_model(model)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Relu", ["m"], ["y"]),
+        helper.make_node("Neg", ["x"], ["s"]),
+    ]
+    model = build(nodes, {"x": (2, 48)}, ["y", "s"], {"w": W})
     target = tmp_path_factory.mktemp("opencl") / "dense.so"
     with tvmflow.compile(model, device="cpu", embed_limit_bytes=0) as module:
         module.save(target)

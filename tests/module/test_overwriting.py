@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from support.operators import single
 from typer.testing import CliRunner
 
 import tvmflow
@@ -27,11 +27,7 @@ FOREIGN = {
 
 
 def model() -> bytes:
-    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]
-    node = helper.make_node("Relu", ["x"], ["y"])
-    graph = helper.make_graph([node], "g", tensors[:1], tensors[1:])
-    opset = [helper.make_opsetid("", 17)]
-    return helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+    return single("Relu", [(2,)]).SerializeToString()
 
 
 @pytest.fixture(params=["tvm", "standalone"])

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+from support.operators import build
 
 import tvmflow
 from tvmflow.errors import ArtifactError
@@ -38,13 +39,8 @@ def network(operator, value):
     constant of the code.
     """
     weight = np.full(X.shape[1:], value, np.float32) + np.arange(4, dtype=np.float32)
-    shape = ["batch", *X.shape[1:]]
-    tensors = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in "xy"]
     node = helper.make_node(operator, ["x", "w"], ["y"])
-    parts = ([node], "g", tensors[:1], tensors[1:], [numpy_helper.from_array(weight, "w")])
-    opset = [helper.make_opsetid("", 17)]
-    model = helper.make_model(helper.make_graph(*parts), opset_imports=opset, ir_version=8)
-    return model, weight
+    return build([node], {"x": ("batch", *X.shape[1:])}, ["y"], {"w": weight}), weight
 
 
 @pytest.fixture(scope="module")

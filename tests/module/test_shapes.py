@@ -10,6 +10,7 @@ import pytest
 from onnx import helper
 from support import open_networks
 from support.networks import NETWORKS
+from support.operators import build
 
 import tvmflow
 from tvmflow.errors import CompileError, InputError, ModelError, ShapeError
@@ -210,9 +211,6 @@ def test_a_schedule_without_code_gives_way_in_all_shapes(monkeypatch, caplog, ne
         workload.sch.vectorize(lane)
         return workload.sch
 
-    from onnx import helper
-    from support.operators import build
-
     nodes = [helper.make_node("Add", ["x", "one"], ["y"], name="the_sum")]
     model = build(nodes, {"x": (2, 5)}, ["y"], {"one": np.float32(1)})
     model = open_networks.with_open_extents(model, "N", None)
@@ -308,10 +306,6 @@ def test_parts_of_networks_that_are_proven(name, storage):
 
 def test_results_have_as_many_axes_for_all_shapes():
     nodes = [helper.make_node("Squeeze", ["x"], ["y"])]
-    graph = helper.make_graph(
-        nodes, "squeeze", [helper.make_tensor_value_info("x", 1, ["n", 1, 4])],
-        [helper.make_tensor_value_info("y", 1, None)],
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = build(nodes, {"x": ("n", 1, 4)}, ["y"])
     with pytest.raises(ShapeError, match=r"'y' is float32\[4\] .* float32\[2, 4\] for another"):
         tvmflow.compile(model, target="llvm", shapes={"x": ("1..4", 1, 4)})

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
+from support.commands import output
+
 #: Whether only packages of `make test` count as installed, as on a newcomer's machine.
 ONLY_PIP = os.environ.get("TVMFLOW_TEST_ONLY_PIP", "0") not in ("", "0")
 
@@ -100,16 +102,7 @@ def for_programs() -> dict[str, str]:
 
 def run_program(*command: object, **env: str) -> str:
     """Run a compiler, or a program that finds an OpenCL driver; return its output."""
-    process = subprocess.run(
-        list(map(str, command)),
-        env={**os.environ, **for_programs(), **env},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert process.returncode == 0, process.stdout + process.stderr
-    return process.stdout
+    return output(*command, **{**for_programs(), **env})
 
 
 class Runner:

@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import subprocess
+from ctypes import byref, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
 from support.build_cache import cached_build
@@ -90,3 +91,34 @@ class Fake(ctypes.CDLL):
     def live(self) -> str:
         """Return objects that have not been released."""
         return self.fake_live_text().decode()
+
+
+class Application:
+    """An application's context and queue on the fake driver, and buffers in it."""
+
+    def __init__(self, driver):
+        self.driver = driver
+        self.platform, self.device = c_void_p(), c_void_p()
+        driver.clGetPlatformIDs(1, byref(self.platform), None)
+        driver.clGetDeviceIDs(self.platform, c_uint64(0xFFFFFFFF), 1, byref(self.device), None)
+        made = driver.clCreateContext(None, 1, byref(self.device), None, None, None)
+        self.context = c_void_p(made)
+        made = driver.clCreateCommandQueue(self.context, self.device, c_uint64(0), None)
+        self.queue = c_void_p(made)
+
+    @property
+    def options(self):
+        """Return options of a model in the context."""
+        return {"cl_context": self.context, "cl_device": self.device}
+
+    def buffer(self, array=None, size=256):
+        """Create a buffer, with a copy of an array if given."""
+        flags = 1 if array is None else 1 | 1 << 5
+        data = None if array is None else array.ctypes.data_as(c_void_p)
+        made = self.driver.clCreateBuffer(self.context, c_uint64(flags), c_size_t(size), data, None)
+        return c_void_p(made)
+
+    def close(self):
+        """Release the context and the queue."""
+        self.driver.clReleaseCommandQueue(self.queue)
+        self.driver.clReleaseContext(self.context)

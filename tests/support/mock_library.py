@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import which
 
+from support.commands import run
+from support.drivers import run_program
 from tvmflow.devices.host import Host
 from tvmflow.module.standalone import code_digest
 from tvmflow.module.standalone.format import Section, Strings, encode_plan, records
@@ -23,12 +25,43 @@ CPP_COMPILER = shlex.split(os.environ.get("CXX", "c++"))
 JAVA = BINDINGS / "java"
 
 
+#: Flags of C and C++ programs that use the bindings.
+STRICT = ("-pedantic", "-Wall", "-Wextra", "-Werror", f"-I{BINDINGS}")
+
+
+def c_program(program: Path, source: Path, library: Path) -> Path:
+    """Compile a C program that is linked to a library."""
+    linked = (library, f"-Wl,-rpath,{library.parent}")
+    run(*C_COMPILER, "-std=c99", *STRICT, source, *linked, "-o", program)
+    return program
+
+
+def cpp_program(program: Path, source: Path) -> Path:
+    """Compile a C++ program that opens libraries."""
+    run(*CPP_COMPILER, "-std=c++17", *STRICT, source, "-ldl", "-o", program)
+    return program
+
+
+def foreign_library(path: Path) -> Path:
+    """Compile a library that has nothing to do with tvmflow."""
+    path.with_suffix(".c").write_text("int my_tvmflow_create_all(void) { return 1; }")
+    run(*C_COMPILER, "-shared", "-fPIC", path.with_suffix(".c"), "-o", path)
+    return path
+
+
+def run_java(classes: Path, name: str, *arguments: object) -> str:
+    """Return the output of a Java program that uses an OpenCL driver."""
+    # Drivers for CPUs handle signals that the virtual machine needs, too.
+    signals = next(Path(which("java")).resolve().parents[1].rglob("libjsig.so"), "")
+    command = ("java", "-Xcheck:jni", "-cp", classes, name, *arguments)
+    return run_program(*command, LD_PRELOAD=str(signals))
+
+
 def java_classes(folder: Path, program: Path) -> Path:
     """Compile the Java classes like Android's tools, for Java 8, and a program that uses them."""
-    options = ("-Xlint:all", "-Xlint:-options", "-Werror", "-encoding", "UTF-8", "-d", str(folder))
-    sources = sorted(map(str, JAVA.rglob("*.java")))
-    subprocess.run(["javac", "--release", "8", *options, *sources], check=True)
-    subprocess.run(["javac", *options, "-cp", str(folder), str(program)], check=True)
+    options = ("-Xlint:all", "-Xlint:-options", "-Werror", "-encoding", "UTF-8", "-d", folder)
+    run("javac", "--release", "8", *options, *sorted(JAVA.rglob("*.java")))
+    run("javac", *options, "-cp", folder, program)
     return folder
 
 
@@ -75,17 +108,13 @@ def build_mock(path: Path, scale: int = 1, flags: Sequence[str] = ()) -> Path:
     plan, note = path.with_suffix(".plan"), path.with_suffix(".s")
     plan.write_bytes(mock_plan())
     note.write_text(code_digest.note() + '.section .note.GNU-stack,"",%progbits\n')
-    subprocess.run(
-        [
-            *C_COMPILER,
-            *("-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC"),
-            *("-fvisibility=hidden", f"-I{BINDINGS}", f"-DSCALE={scale}", f"-DPLAN={plan}"),
-            *flags,
-            *(str(SOURCE), str(BINDINGS / "jni.c"), str(note), "-ldl"),
-            # It calls its own functions, whatever other model the program is linked to.
-            *("-Wl,-Bsymbolic", f"-Wl,-soname,{path.name}", "-o", str(path)),
-        ],
-        check=True,
+    run(
+        *C_COMPILER,
+        *("-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC"),
+        *("-fvisibility=hidden", f"-I{BINDINGS}", f"-DSCALE={scale}", f"-DPLAN={plan}"),
+        *(*flags, SOURCE, BINDINGS / "jni.c", note, "-ldl"),
+        # It calls its own functions, whatever other model the program is linked to.
+        *("-Wl,-Bsymbolic", f"-Wl,-soname,{path.name}", "-o", path),
     )
     code_digest.stamp(path, "")
     plan.unlink()

@@ -26,6 +26,11 @@ class OpenCL:
             ctypes.c_void_p(self.context), device, ctypes.c_uint64(0), None
         )
 
+    @property
+    def options(self):
+        """Return options of a model in the application's context."""
+        return {"cl_context": self.context, "cl_device": self.device}
+
     def buffer(self, array):
         """Create a buffer with a copy of the array."""
         return self.library.clCreateBuffer(

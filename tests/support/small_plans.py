@@ -13,6 +13,7 @@ import xxhash
 from tvmflow.devices.host import Host
 from tvmflow.module.standalone.format import (
     DTYPES,
+    HEADER,
     WEIGHT_ALIGNMENT,
     ArgumentKind,
     Kind,
@@ -216,6 +217,14 @@ class Plan:
         )
 
 
+def sealed(content: bytes) -> bytes:
+    """Return a plan's bytes with the right digest."""
+    header = np.frombuffer(content[: HEADER.itemsize], HEADER).copy()
+    digest = hashlib.sha256(content[HEADER.itemsize : int(header[0]["bytes"])]).digest()
+    header[0]["checksum"] = np.frombuffer(digest, np.uint8)
+    return header.tobytes() + content[HEADER.itemsize :]
+
+
 ADD = """
 __kernel void add(__global const float* x, __global const float* w, __global float* y, float k) {
   int i = get_global_id(0);
@@ -260,8 +269,8 @@ __kernel void add_i(__read_only image2d_array_t x, __read_only image2d_array_t w
 """
 
 
-def uniform(seed: int, count: int) -> np.ndarray:
-    """Return a self-test's input between -1 and 1, see docs/standalone.md."""
+def uniform(seed: int, count: int, low: float = -1, high: float = 1) -> np.ndarray:
+    """Return a self-test's input before it is rounded, see docs/standalone.md."""
     mask = 0xFFFFFFFFFFFFFFFF
     values = []
     for index in range(count):
@@ -269,7 +278,7 @@ def uniform(seed: int, count: int) -> np.ndarray:
         z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & mask
         z = ((z ^ z >> 27) * 0x94D049BB133111EB) & mask
         values.append(((z ^ z >> 31) >> 40) * 2.0**-24)
-    return (2 * np.array(values) - 1).astype(np.float32)
+    return low + (high - low) * np.array(values)
 
 
 def plan_of_two_shapes(size: int = 64) -> tuple[Plan, np.ndarray]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tvmflow.ir.tensors import TensorInfo
+from tvmflow.module.artifact import Artifact, write_artifact
 
 X = TensorInfo("x/in", (1, 3, 8, 8), "float32")
 SHIFT = TensorInfo("shift", (4, 1, 1), "float32")
@@ -49,6 +51,12 @@ def metadata(**changes: Any) -> dict[str, Any]:
         "stage_ms": {"build": 1.5},
         **changes,
     }
+
+
+def write(executable: Any, path: Path, **options: Any) -> Artifact:
+    """Write a module of the network; ``options`` are those of `write_artifact`."""
+    given = {"metadata": metadata(), "weights": {"w": weight()}, **options}
+    return write_artifact(executable, path, **given)
 
 
 def weight() -> np.ndarray:

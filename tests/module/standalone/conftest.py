@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
 import pytest
 from support import drivers, runtime_build
+from support.commands import run
 from support.fake_opencl import build_fake, compile_c
 from support.mock_library import C_COMPILER, build_mock
 from support.small_plans import Plan
@@ -30,20 +31,31 @@ def tvm_module(mock: Path) -> Path:
         "const char __tvm_ffi__library_bin[] = {0};\n"
         "void __tvm_ffi_main(void) { TVMFFIErrorSetRaisedFromCStrParts(); }\n"
     )
-    command = [*C_COMPILER, "-shared", "-fPIC", str(source), "-o", str(path)]
-    subprocess.run(command, check=True)
+    run(*C_COMPILER, "-shared", "-fPIC", source, "-o", path)
     return path
 
 
 @pytest.fixture(scope="module")
-def link(tmp_path_factory):
-    """Return a function that links a plan with the runtime."""
+def link(tmp_path_factory, kernels):
+    """Return a function that links the runtime with a plan for OpenCL, for the CPU, or both.
+
+    ``functions`` are those of cpu_kernels.c that the library has.
+    """
     folder = tmp_path_factory.mktemp("libraries")
     names = (f"lib{number}.so" for number in count())
 
-    def run(plan: Plan, *flags: str, weights: bytes | None = None):
-        content = plan.weights() if plan.content and weights is None else weights or b""
-        return runtime_build.link(folder / next(names), plan.encode(), content, *flags)
+    def run(
+        plan: Plan | None,
+        *flags: str,
+        weights: bytes | None = None,
+        cpu: Plan | None = None,
+        functions: Sequence[str] = ("add", "add_apart", "fail", "count"),
+    ) -> Path:
+        whole = cpu or plan
+        content = whole.weights() if whole.content and weights is None else weights or b""
+        own = {"cpu_plan": cpu.encode(), "functions": functions, "more": [kernels]} if cpu else {}
+        opencl = plan.encode() if plan else b""
+        return runtime_build.link(folder / next(names), opencl, content, *flags, **own)
 
     return run
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -13,6 +12,7 @@ from zipfile import ZIP_STORED, ZipFile
 
 import pytest
 from support.android_tools import FRAMEWORK, kotlin_jars, kotlinc, r8
+from support.commands import output, run
 from support.mock_library import JAVA, ROOT
 from support.small_plans import add_plan
 
@@ -105,7 +105,7 @@ def test_gradle_has_the_plugins_that_the_application_applies():
 
 def test_models_are_not_kept_in_the_repository():
     libraries = "examples/android/app/libs/mobilenet.aar"
-    process = subprocess.run(["git", "check-ignore", "-q", libraries], cwd=ROOT, check=False)
+    process = run("git", "-C", ROOT, "check-ignore", "-q", libraries, status=None)
     assert process.returncode in (0, 128)  # 128: not in a git working tree
 
 
@@ -202,8 +202,8 @@ def platform(tmp_path_factory):
         package = name.rpartition("/")[0].replace("/", ".")
         sources[-1].write_text(f"package {package};\n{body}\n")
     options = ("--release", "8", "-Xlint:-options", "-d", folder / "classes")
-    run("javac", *options, *sources)
-    run("jar", "cf", folder / "android.jar", "-C", folder / "classes", ".")
+    output("javac", *options, *sources)
+    output("jar", "cf", folder / "android.jar", "-C", folder / "classes", ".")
     return folder / "android.jar"
 
 
@@ -227,14 +227,6 @@ def libraries(name, folder, hosts=("android-arm64", "android-armv7", "android-x6
     return paths
 
 
-def run(*command):
-    done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, check=False, timeout=600
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.mark.slow
 @pytest.mark.cross
 @pytest.mark.java
@@ -251,20 +243,20 @@ def test_the_app_is_built_and_android_s_tools_read_it_back(aar, platform, tmp_pa
     tools = ("--kotlinc", shlex.join(kotlinc()), "--d8", shlex.join(r8("D8")))
     jars = [word for jar in kotlin_jars() for word in ("--jar", jar)]
     framework = ("--android-jar", platform, "--framework", FRAMEWORK)
-    run(sys.executable, project / "build_apk.py", *framework, *jars, *tools, "-o", apk)
+    output(sys.executable, project / "build_apk.py", *framework, *jars, *tools, "-o", apk)
 
-    badging = run("aapt", "dump", "badging", apk)
+    badging = output("aapt", "dump", "badging", apk)
     assert "package: name='ai.tvmflow.example' versionCode='1' versionName='1.0'" in badging
     assert "launchable-activity: name='ai.tvmflow.example.MainActivity'" in badging
     assert "sdkVersion:'24'\ntargetSdkVersion:'36'\n" in badging
     assert "native-code: 'arm64-v8a' 'armeabi-v7a' 'x86_64'" in badging
-    tree = run("aapt", "dump", "xmltree", apk, "AndroidManifest.xml")
+    tree = output("aapt", "dump", "xmltree", apk, "AndroidManifest.xml")
     assert re.findall(r'E: uses-native-library.*\n.*name\S*="(\S+?)"', tree) == list(
         OPENCL_LIBRARIES
     )
     assert re.search(r"extractNativeLibs\S+\(type 0x12\)0x0", tree)
 
-    told = run("apksigner", "verify", "--verbose", "--min-sdk-version", "24", apk)
+    told = output("apksigner", "verify", "--verbose", "--min-sdk-version", "24", apk)
     assert "Verified using v2 scheme (APK Signature Scheme v2): true" in told
     with ZipFile(apk) as archive, ZipFile(aar) as package:
         assert archive.testzip() is None
@@ -277,7 +269,7 @@ def test_the_app_is_built_and_android_s_tools_read_it_back(aar, platform, tmp_pa
             # A device with pages of 16 KiB maps it from there.
             assert info.compress_type == ZIP_STORED
             assert apk.read_bytes().index(own) % 16384 == 0
-    classes = set(re.findall(r"Class descriptor\s+: '(\S+)'", run("dexdump", apk)))
+    classes = set(re.findall(r"Class descriptor\s+: '(\S+)'", output("dexdump", apk)))
     names = ("Model", "Native", "CameraKt", "FlowsKt", "ModelsKt", "example/MainActivity")
     assert {f"Lai/tvmflow/{name};" for name in names} <= classes
     assert "Lkotlinx/coroutines/flow/FlowKt;" in classes
@@ -307,7 +299,7 @@ def test_the_rules_keep_what_the_library_calls_and_no_more(aar, platform, tmp_pa
     classes = tmp_path / "classes.jar"
     program = Path(__file__).with_name("RunModel.java")
     options = ("--release", "8", "-Xlint:-options", "-cp", classes, "-d", tmp_path / "program")
-    run("javac", *options, program)
+    output("javac", *options, program)
     (tmp_path / "app.txt").write_text("-keep class RunModel { void main(java.lang.String[]); }\n")
     java_8 = classes_of_java_8(tmp_path / "java8.jar")
     own = sorted((tmp_path / "program").glob("*.class"))
@@ -316,8 +308,8 @@ def test_the_rules_keep_what_the_library_calls_and_no_more(aar, platform, tmp_pa
         """Return the native methods by class in R8's output."""
         options = [word for file in ("app.txt", *rules) for word in ("--pg-conf", tmp_path / file)]
         options += ["--lib", platform, "--lib", java_8, "--min-api", "24", "--release"]
-        run(*r8("R8"), *options, "--output", tmp_path / "app.zip", classes, *own)
-        _, *parts = run("dexdump", tmp_path / "app.zip").split("Class descriptor  : '")
+        output(*r8("R8"), *options, "--output", tmp_path / "app.zip", classes, *own)
+        _, *parts = output("dexdump", tmp_path / "app.zip").split("Class descriptor  : '")
         method = r"name +: '(\w+)'\n.*\n +access +: \w+ \(STATIC NATIVE\)"
         return {part.partition("'")[0]: re.findall(method, part) for part in parts}
 
@@ -334,9 +326,9 @@ def test_the_rules_keep_what_the_library_calls_and_no_more(aar, platform, tmp_pa
 @pytest.mark.kotlin
 def test_coroutines_on_a_model(mock, platform, tmp_path):
     classes, jars = tmp_path / "classes", ":".join(map(str, [*kotlin_jars(), platform]))
-    run("javac", "-encoding", "UTF-8", "-d", classes, *JAVA.rglob("*.java"))
+    output("javac", "-encoding", "UTF-8", "-d", classes, *JAVA.rglob("*.java"))
     own = [MAIN / "java/ai/tvmflow" / f"{name}.kt" for name in ("Camera", "Flows")]
     sources = (*own, Path(__file__).with_name("FlowsTest.kt"))
     classpath = f"{classes}:{jars}"
-    run(*kotlinc(), "-no-stdlib", "-no-reflect", "-cp", classpath, "-d", classes, *sources)
-    assert run("java", "-cp", classpath, "FlowsTestKt", mock) == "passed\n"
+    output(*kotlinc(), "-no-stdlib", "-no-reflect", "-cp", classpath, "-d", classes, *sources)
+    assert output("java", "-cp", classpath, "FlowsTestKt", mock) == "passed\n"

@@ -89,7 +89,7 @@ def android(compile_arm64, driver: Path) -> list[str]:
 def network(tmp_path: Path) -> Callable[..., Path]:
     """Return a function that links ``y = k * x + w`` for a host."""
     plan, w = add_plan(COUNT, SCALE, seed=5)
-    plan.test([(SEED, -1.0, 1.0)], {0: SCALE * uniform(SEED, COUNT) + w})
+    plan.test([(SEED, -1.0, 1.0)], {0: SCALE * uniform(SEED, COUNT).astype(np.float32) + w})
     x = np.random.default_rng(6).normal(size=COUNT).astype(np.float32)
     x.tofile(tmp_path / "input.bin")
     (SCALE * x + w).tofile(tmp_path / "expected.bin")

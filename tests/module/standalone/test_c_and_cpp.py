@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import pages
+from support.commands import output, run
 from support.mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, ROOT, build_mock
 
 WARNINGS = ("-pedantic", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror")
@@ -17,17 +18,8 @@ SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
 def compiled(command, *arguments, folder):
     """Compile a program, and return its path."""
     program = folder / "program"
-    subprocess.run(
-        [*command, *WARNINGS, f"-I{BINDINGS}", *map(str, arguments), "-ldl", "-o", str(program)],
-        check=True,
-    )
+    run(*command, *WARNINGS, f"-I{BINDINGS}", *arguments, "-ldl", "-o", program)
     return program
-
-
-def run(*command):
-    return subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, check=False, timeout=600
-    )
 
 
 def test_the_c_example_is_built_by_its_makefile_and_runs(mock, tmp_path):
@@ -48,9 +40,7 @@ def test_the_c_example_is_built_by_its_makefile_and_runs(mock, tmp_path):
     # Link another model, including one that is older than the program.
     again = subprocess.run(["make", "-q", "-C", str(folder), *flags], check=False, env=env)
     assert again.returncode == 1
-    process = run(folder / "run", tmp_path)
-    assert process.returncode == 0, process.stderr
-    lines = process.stdout.splitlines()
+    lines = output(folder / "run", tmp_path).splitlines()
     assert f'"cache": "{tmp_path}"' in lines[0]
     assert lines[1:4] == [
         "self-test passed: 6 elements, 0.5 of the tolerance used",
@@ -69,14 +59,13 @@ def test_a_library_that_was_cut_short_is_refused_and_ends_nothing(mock, tmp_path
     content, cut = mock.read_bytes(), tmp_path / "libcut.so"
     for length in range(64, len(content) // 2, 1009):
         cut.write_bytes(content[:length])
-        process = run(program, cut)
-        assert process.returncode == 1, (length, process.returncode)
+        process = run(program, cut, status=1)
         assert "libcut.so failed: it was cut short: copy it again" in process.stderr, length
     cut.write_bytes(content[:40])
-    assert "libcut.so failed: " in run(program, cut).stderr
+    assert "libcut.so failed: " in run(program, cut, status=1).stderr
     cut.unlink()
     os.mkfifo(cut)
-    assert "it is no regular file" in run(program, cut).stderr
+    assert "it is no regular file" in run(program, cut, status=1).stderr
 
 
 @pytest.mark.parametrize(
@@ -97,8 +86,7 @@ def test_the_c_example_says_what_failed_and_leaks_nothing(tmp_path, how, message
         f"-Wl,-rpath,{tmp_path}",
         folder=tmp_path,
     )
-    process = run(program, "", how)
-    assert process.returncode == 1
+    process = run(program, "", how, status=1)
     assert process.stderr.startswith(message), process.stderr
     assert "Sanitizer" not in process.stderr, process.stderr
 
@@ -106,22 +94,15 @@ def test_the_c_example_says_what_failed_and_leaks_nothing(tmp_path, how, message
 def test_the_cpp_example_runs_two_models_in_one_program(mock, mock_tenfold, tvm_module, tmp_path):
     source = ROOT / "examples" / "cpp" / "main.cpp"
     program = compiled([*CPP_COMPILER, "-std=c++17"], source, folder=tmp_path)
-    process = run(program, mock, mock_tenfold)
-    assert process.stdout.count("sum: 6 values, the first is 0") == 2, process.stderr
-    process = run(program, mock, tmp_path / "none.so")
-    assert process.returncode == 1
+    assert output(program, mock, mock_tenfold).count("sum: 6 values, the first is 0") == 2
+    process = run(program, mock, tmp_path / "none.so", status=1)
     assert process.stderr.startswith(f"Error: Opening the library {tmp_path}/none.so failed: ")
     # This holds even if the program has TVM's runtime, and the loader finds all symbols.
     (tmp_path / "tvm.c").write_text("void TVMFFIErrorSetRaisedFromCStrParts(void) {}\n")
     runtime = tmp_path / "libtvm.so"
-    command = [*C_COMPILER, "-shared", "-fPIC", str(tmp_path / "tvm.c"), "-o", str(runtime)]
-    subprocess.run(command, check=True)
-    for env in ({}, {"LD_PRELOAD": str(runtime)}):
-        process = subprocess.run(
-            [program, mock, tvm_module],
-            env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=600,
-        )  # fmt: skip
-        assert process.returncode == 1
+    run(*C_COMPILER, "-shared", "-fPIC", tmp_path / "tvm.c", "-o", runtime)
+    for env in ({}, {"LD_PRELOAD": runtime}):
+        process = run(program, mock, tvm_module, status=1, **env)
         assert "compile it with --standalone" in process.stderr
 
 
@@ -139,9 +120,7 @@ def test_the_cpp_wrapper(tmp_path, exceptions, linked):
         *(["-DLINKED", model, f"-Wl,-rpath,{tmp_path}"] if linked else []),
         folder=tmp_path,
     )
-    process = run(program, model, tenfold)
-    assert process.returncode == 0, process.stdout + process.stderr
-    assert process.stdout == "passed\n"
+    assert output(program, model, tenfold) == "passed\n"
 
 
 @pytest.mark.parametrize("language", ["c", "cpp"])
@@ -160,7 +139,7 @@ def test_what_the_guide_shows_compiles(language, tmp_path):
     source = tmp_path / f"guide.{language}"
     source.write_text("\n".join(body) + "\n", encoding="utf-8")
     command = [*C_COMPILER, "-std=c11"] if language == "c" else [*CPP_COMPILER, "-std=c++17"]
-    subprocess.run([*command, "-fsyntax-only", f"-I{BINDINGS}", str(source)], check=True)
+    run(*command, "-fsyntax-only", f"-I{BINDINGS}", source)
 
 
 @pytest.mark.parametrize("standard", ["c99", "c11", "c++11", "c++20"])
@@ -170,5 +149,4 @@ def test_headers_compile_without_a_warning(standard, tmp_path):
     suffix, compiler = (".cpp", CPP_COMPILER) if "+" in standard else (".c", C_COMPILER)
     source = (tmp_path / "headers").with_suffix(suffix)
     source.write_text("".join(f'#include "{header}"\n' for header in headers))
-    flags = (f"-std={standard}", *WARNINGS, "-fsyntax-only", f"-I{BINDINGS}")
-    subprocess.run([*compiler, *flags, str(source)], check=True)
+    run(*compiler, f"-std={standard}", *WARNINGS, "-fsyntax-only", f"-I{BINDINGS}", source)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shutil
 import struct
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+from support.commands import output, run
 from support.mock_library import BINDINGS, C_COMPILER
+from support.operators import build
 from typer.testing import CliRunner
 
 import tvmflow
@@ -41,13 +42,7 @@ int main(int count, char** names) {
 
 def network(shape=(1, 3, 8, 8)):
     weight = np.linspace(-1, 1, 4 * 3 * 3 * 3).astype(np.float32).reshape(4, 3, 3, 3)
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph(
-        [helper.make_node("Conv", ["x", "w"], ["y"])], "g", [x], [y],
-        [numpy_helper.from_array(weight, "w")],
-    )  # fmt: skip
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return build([helper.make_node("Conv", ["x", "w"], ["y"])], {"x": shape}, ["y"], {"w": weight})
 
 
 def compiled(folder, model, **options):
@@ -174,7 +169,7 @@ def _without_digest(content: bytes) -> bytes:
 def test_stripping_keeps_it_and_cutting_short_does_not(library, tmp_path):
     path = tmp_path / "libnet.so"
     shutil.copy(library, path)
-    subprocess.run(["strip", "--strip-unneeded", path], check=True)
+    run("strip", "--strip-unneeded", path)
     assert path.read_bytes() != library.read_bytes()
     check_code(path)
     for size in (10, 70, 400, 30_000):
@@ -190,15 +185,9 @@ def program(tmp_path_factory):
     source.write_text(PROGRAM)
     warnings = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror", "-pedantic")
     sanitizers = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    command = [*C_COMPILER, "-std=c99", *warnings, *sanitizers, f"-I{BINDINGS}", str(source)]
-    subprocess.run([*command, "-o", str(source.with_suffix(""))], check=True)
-
-    def run(*paths):
-        command = list(map(str, (source.with_suffix(""), *paths)))
-        process = subprocess.run(command, capture_output=True, text=True, check=True)
-        return process.stdout.splitlines()
-
-    return run
+    flags = ("-std=c99", *warnings, *sanitizers, f"-I{BINDINGS}")
+    run(*C_COMPILER, *flags, source, "-o", source.with_suffix(""))
+    return lambda *paths: output(source.with_suffix(""), *paths).splitlines()
 
 
 def test_c_compares_the_same(library, program, tmp_path, rng):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from shutil import which
 
 import numpy as np
 import pytest
 from onnx import parser
 from support.drivers import run_program
-from support.mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, java_classes
+from support.mock_library import c_program, cpp_program, java_classes, run_java
 
 import tvmflow
 
@@ -112,22 +111,15 @@ def feeds(library):
 
 def test_c(library, feeds, tmp_path):
     (tmp_path / "main.c").write_text(PROGRAM)
-    flags = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", f"-I{BINDINGS}")
-    where = f"-Wl,-rpath,{library.parent}"
-    run_program(*C_COMPILER, *flags, tmp_path / "main.c", library, where, "-o", tmp_path / "run")
-    check(run_program(tmp_path / "run", feeds))
+    check(run_program(c_program(tmp_path / "run", tmp_path / "main.c", library), feeds))
 
 
 @pytest.mark.java
 def test_java(library, feeds, tmp_path):
     classes = java_classes(tmp_path / "classes", Path(__file__).with_name("RunCounts.java"))
-    signals = next(Path(which("java")).resolve().parents[1].rglob("libjsig.so"), "")
-    command = ("java", "-Xcheck:jni", "-cp", classes, "RunCounts", library, feeds)
-    check(run_program(*command, LD_PRELOAD=str(signals)))
+    check(run_java(classes, "RunCounts", library, feeds))
 
 
 def test_cpp(library, feeds, tmp_path):
     (tmp_path / "main.cpp").write_text(CPP_PROGRAM)
-    flags = ("-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{BINDINGS}")
-    run_program(*CPP_COMPILER, *flags, tmp_path / "main.cpp", "-ldl", "-o", tmp_path / "run")
-    check(run_program(tmp_path / "run", library, feeds))
+    check(run_program(cpp_program(tmp_path / "run", tmp_path / "main.cpp"), library, feeds))

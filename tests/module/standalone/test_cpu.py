@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from onnx import helper
 from support import runtime_build
 from support import standalone_api as api
+from support.commands import output
 from support.fake_opencl import Fake, build_no_icd, compile_c
 from support.operators import build, feeds_for, random, references
 from support.planned import parsed
@@ -34,7 +34,6 @@ from tvmflow.module.standalone.read import find_plan, find_plans
 from tvmflow.verify.tolerance import NETWORK, assert_close
 
 OPENCL, CPU = 1, 2
-KERNELS = ("add", "add_apart", "fail", "count")
 X = values(64)
 ON_X86 = pytest.mark.skipif(Host.native().architecture != "x86_64", reason="levels of x86-64")
 
@@ -46,20 +45,9 @@ def with_test(plan: Plan, w: np.ndarray) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def make(tmp_path_factory, kernels):
+def make(link):
     """Return a function that links a library with a plan for the CPU, and maybe one for OpenCL."""
-    folder = tmp_path_factory.mktemp("cpu")
-    numbers = iter(range(1000))
-
-    def run(plan: Plan, opencl: Plan | None = None, functions=KERNELS) -> Path:
-        path = folder / f"lib{next(numbers)}.so"
-        content = b"" if opencl is None else opencl.encode()
-        return runtime_build.link(
-            path, content, plan.weights(),
-            cpu_plan=plan.encode(), functions=functions, more=[kernels],
-        )  # fmt: skip
-
-    return run
+    return lambda plan, opencl=None, **options: link(opencl, cpu=plan, **options)
 
 
 @pytest.fixture(scope="module")
@@ -198,12 +186,7 @@ def test_children_of_a_process_whose_threads_run_models(both, driver, tmp_path, 
         tmp_path / "fork", Path(__file__).with_name("fork.c"), f"-I{runtime_build.BINDINGS}",
         library, f"-Wl,-rpath,{library.parent}", "-D_GNU_SOURCE", "-lm", "-pthread",
     )  # fmt: skip
-    done = subprocess.run(
-        [program, driver, tmp_path, str(backend)],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    *lines, last = done.stdout.splitlines()
+    *lines, last = output(program, driver, tmp_path, backend).splitlines()
     assert last == "end"
     # Only a model that another thread was changing is unusable.
     torn = "busy 8 Another thread was in a call of this model when the process was forked"
@@ -232,7 +215,7 @@ def test_eight_threads_in_one_pool(tmp_path, kernels):
             "tvmflow_cpu_plan": with_test(cpu_plan(), w).encode(),
             "tvmflow_weights": cpu_plan().weights(),
         },
-        functions=KERNELS,
+        functions=["add"],
     )
     X.tofile(tmp_path / "input.bin")
     (2 * X + w).astype(np.float32).tofile(tmp_path / "expected.bin")
@@ -241,10 +224,7 @@ def test_eight_threads_in_one_pool(tmp_path, kernels):
         Path(__file__).with_name("threads.c"), f"-I{runtime_build.BINDINGS}",
         *runtime_build.objects(*sanitizer), data, code, "-ldl", "-lm", "-pthread",
     )  # fmt: skip
-    done = subprocess.run(
-        [program, "", tmp_path], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    output(program, "", tmp_path)
 
 
 # -- next to OpenCL --------------------------------------------------------------------------

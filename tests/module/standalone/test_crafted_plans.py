@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -12,19 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.small_plans import Plan, add_plan, image_plan
+from support.small_plans import Plan, add_plan, image_plan, sealed
 
 from tvmflow.errors import ArtifactError
 from tvmflow.module.standalone.format import HEADER, RECORDS, Section, encode_plan
 from tvmflow.module.standalone.read import describe, find_plan, find_weights
-
-
-def sealed(content: bytes) -> bytes:
-    """Recompute the digest of a plan."""
-    header = np.frombuffer(content[: HEADER.itemsize], HEADER).copy()
-    digest = hashlib.sha256(content[HEADER.itemsize : int(header[0]["bytes"])]).digest()
-    header[0]["checksum"] = np.frombuffer(digest, np.uint8)
-    return header.tobytes() + content[HEADER.itemsize :]
 
 
 def changed(plan: Plan, section: Section, field: str, value: Any) -> bytes:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support import runtime_build
+from support.commands import output
 from support.fake_opencl import SOURCES, build_fake, compile_c
 from support.small_plans import ADD, ADD_IMAGES, Plan, cpu_plan, uniform
 
@@ -129,7 +129,7 @@ def prepare(folder: Path, name: str, beside: bool = False) -> list[str]:
     if "picture" in name:
         x = rng.integers(0, 256, COUNT).astype(np.float32)
     on_cpu = name.startswith("cpu")
-    tested, scale = uniform(3, COUNT), np.float32(2 if on_cpu else SCALE)
+    tested, scale = uniform(3, COUNT).astype(np.float32), np.float32(2 if on_cpu else SCALE)
     plan.test([(3, -1.0, 1.0)], {0: scale * tested + w}, rtol=2e-3, atol=2e-3)
     x.tofile(folder / "input.bin")
     (scale * x + w).tofile(folder / "expected.bin")
@@ -192,15 +192,8 @@ def programs(tmp_path_factory):
 )
 def test_nothing_is_left_and_nothing_crashes(fake, programs, plan, what, often):
     program = programs(plan, "beside" in what)
-    done = subprocess.run(
-        [program, fake, program.parent, *what.split(), often],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    failures, errors = (int(word) for word in done.stdout.split() if word.isdigit())
+    text = output(program, fake, program.parent, *what.split(), often)
+    failures, errors = (int(word) for word in text.split() if word.isdigit())
     # The numbers show that the runtime was reached, and that failures were noticed.
     if "files" not in what:
         assert failures > (60 if "opencl" in what else 20)
@@ -211,40 +204,26 @@ def test_nothing_is_left_and_nothing_crashes(fake, programs, plan, what, often):
         assert failures >= errors > 0
 
 
-def test_instances_in_several_threads_do_not_race(tmp_path):
+def run_under_the_thread_sanitizer(source, plan, folder):
+    """Return the output of a program with a plan."""
     sanitizer = ("-fsanitize=thread", "-g")
     program = compile_c(
-        tmp_path / "threads",
+        folder / "program",
         *sanitizer,
-        Path(__file__).with_name("threads.c"),
+        Path(__file__).with_name(source),
         *runtime_build.objects(*sanitizer),
-        *prepare(tmp_path, "buffers"),
+        *prepare(folder, plan),
     )
-    done = subprocess.run(
-        [program, build_fake(tmp_path, *sanitizer), tmp_path],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return output(program, "" if plan == "cpu" else build_fake(folder, *sanitizer), folder)
+
+
+def test_instances_in_several_threads_do_not_race(tmp_path):
+    run_under_the_thread_sanitizer("threads.c", "buffers", tmp_path)
 
 
 @pytest.mark.parametrize("plan", ["buffers", "cpu"])
 def test_calls_of_one_model_do_not_race(tmp_path, plan):
-    sanitizer = ("-fsanitize=thread", "-g")
-    program = compile_c(
-        tmp_path / "race",
-        *sanitizer,
-        Path(__file__).with_name("race.c"),
-        *runtime_build.objects(*sanitizer),
-        *prepare(tmp_path, plan),
-    )
-    driver = "" if plan == "cpu" else build_fake(tmp_path, *sanitizer)
-    done = subprocess.run(
-        [program, driver, tmp_path], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    refused, cancelled, _ = map(int, re.findall(r"\d+", done.stdout))
+    text = run_under_the_thread_sanitizer("race.c", plan, tmp_path)
+    refused, cancelled, _ = map(int, re.findall(r"\d+", text))
     assert refused > 100
     assert cancelled > 0

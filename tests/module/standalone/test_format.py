@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shlex
-import subprocess
 import zlib
 
 import numpy as np
 import pytest
-from support.runtime_build import BINDINGS, NATIVE
+from support.commands import output, run
+from support.runtime_build import BINDINGS, COMPILER, NATIVE
 
 from tvmflow.module.standalone.format import (
     DTYPES,
@@ -58,13 +56,9 @@ def in_c(tmp_path_factory):
     source.write_text(
         '#include <stdio.h>\n#include "plan.h"\nint main(void) {\n' + "\n".join(lines) + "\n}\n"
     )
-    compiler = shlex.split(os.environ.get("CC", "cc"))
-    subprocess.run(
-        [*compiler, "-std=c11", f"-I{NATIVE}", str(source), "-o", str(folder / "layout")],
-        check=True,
-    )
-    out = subprocess.run([folder / "layout"], check=True, capture_output=True, text=True).stdout
-    return {name: int(value) for name, value in map(str.split, out.splitlines())}
+    run(*COMPILER, "-std=c11", f"-I{NATIVE}", source, "-o", folder / "layout")
+    lines = output(folder / "layout").splitlines()
+    return {name: int(value) for name, value in map(str.split, lines)}
 
 
 def test_records_have_the_layout_that_c_gives_them(in_c):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -13,14 +12,17 @@ import numpy as np
 import pytest
 from support import runtime_build
 from support import standalone_api as api
+from support.commands import output
 from support.fake_opencl import Fake, compile_c
 from support.opencl_application import OpenCL
 from support.small_plans import Plan, add_plan, cpu_plan, values
+from support.threads import in_threads
 
 from tvmflow.module.standalone.binding import LOG, MemoryInfo
 
 HERE = Path(__file__).parent
 X = values(64)
+WEIGHT = add_plan()[1]
 CANCELLED = 10
 
 
@@ -57,12 +59,11 @@ def run_async(model: api.Model, **options: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def on_cpu(tmp_path_factory, kernels) -> Path:
+def on_cpu(link) -> Path:
     """Return a CPU library: 50 kernels of 20 ms that count to 50, and then ``y = 2 * x + w``."""
-    _, w = add_plan()
     plan = Plan(" ")
     x, at, y, counted = (plan.buffer(256) for _ in range(4))
-    plan.weight(at, w)
+    plan.weight(at, WEIGHT)
     for _ in range(50):
         plan.launch("slow", [counted], (1,))
     plan.launch("add", [x, at, y], (1,))
@@ -71,31 +72,19 @@ def on_cpu(tmp_path_factory, kernels) -> Path:
     plan.output("y", (64,), y)
     plan.output("steps", (64,), plan.buffer(256))
     plan.launch("tvmflow_copy", [counted, 4], (1,))
-    return runtime_build.link(
-        tmp_path_factory.mktemp("cpu") / "libslow.so", b"", plan.weights(),
-        cpu_plan=plan.encode(), functions=("slow", "add"), more=[kernels],
-    )  # fmt: skip
+    return link(None, cpu=plan, functions=("slow", "add"))
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory, kernels) -> Path:
+def quick(link) -> Path:
     """Return a library for the CPU: ``y = 2 * x + w``."""
-    plan = cpu_plan()
-    return runtime_build.link(
-        tmp_path_factory.mktemp("quick") / "libquick.so", b"", plan.weights(),
-        cpu_plan=plan.encode(), functions=("add",), more=[kernels],
-    )  # fmt: skip
+    return link(None, cpu=cpu_plan())
 
 
 @pytest.fixture(scope="module")
-def opencl(tmp_path_factory) -> Path:
+def opencl(link) -> Path:
     """Return a library for OpenCL: ``y = 2 * x + w``."""
-    plan, _ = add_plan()
-    folder = tmp_path_factory.mktemp("opencl")
-    return runtime_build.link(folder / "libadd.so", plan.encode(), plan.weights())
-
-
-WEIGHT = add_plan()[1]
+    return link(add_plan()[0])
 
 
 # -- names and memory ------------------------------------------------------------------------
@@ -167,7 +156,6 @@ def output_data(model: api.Model, dtype: int = 0, size: int = 256) -> np.ndarray
 
 
 def test_an_output_is_read_where_it_is(quick):
-    _, w = add_plan()
     with api.Model(quick) as model:
         (copied,) = model(X)
         there = output_data(model)
@@ -176,7 +164,7 @@ def test_an_output_is_read_where_it_is(quick):
         model.set_input(0, 3 * X)
         model.call("start")
         again = output_data(model)
-        np.testing.assert_allclose(again, 6 * X + w, rtol=1e-6)
+        np.testing.assert_allclose(again, 6 * X + WEIGHT, rtol=1e-6)
         assert again.ctypes.data == there.ctypes.data
         for dtype, size, text in ((1, 256, "expected float32"), (0, 255, "expected 256 bytes")):
             with pytest.raises(api.CallError, match=text) as caught:
@@ -232,11 +220,7 @@ def test_eight_threads_on_one_model(quick):
                     if status == api.BUSY:
                         texts.add(model.library.tvmflow_message(model.handle).decode())
 
-        threads = [threading.Thread(target=use, args=(n,)) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(8, use)
         np.testing.assert_allclose(model(X), [2 * X + WEIGHT], rtol=1e-6)
     assert statuses <= {api.OK, api.BUSY}
     # Another thread may have entered since: the message is its own then.
@@ -317,10 +301,9 @@ def test_the_end_of_a_run_that_fails_or_is_cancelled_is_told(on_cpu):
 def test_events_of_opencl(opencl, application_library):
     cl = OpenCL(application_library)
     cl.library.clCreateUserEvent.restype = ctypes.c_void_p
-    options = {"cl_context": cl.context, "cl_device": cl.device}
     told = threading.Event()
     done = RunOptions.DONE(lambda _, status: None if status else told.set())
-    with api.Model(opencl, opencl_library=application_library, **options) as model:
+    with api.Model(opencl, opencl_library=application_library, **cl.options) as model:
         model.set_input(0, X)
         gate = ctypes.c_void_p(cl.library.clCreateUserEvent(ctypes.c_void_p(cl.context), None))
         ended = ctypes.c_void_p()
@@ -415,5 +398,4 @@ def test_a_program_with_the_header_runs(quick, tmp_path):
         tmp_path / "program", f"-I{runtime_build.BINDINGS}", HERE / "interface.c", quick,
         f"-Wl,-rpath,{quick.parent}", "-Wl,--unresolved-symbols=ignore-in-shared-libs",
     )  # fmt: skip
-    done = subprocess.run([program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    output(program)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 from pathlib import Path
 from shutil import which
 
 import pytest
-from support.mock_library import BINDINGS, C_COMPILER, JAVA, java_classes
+from support.commands import output, run
+from support.mock_library import BINDINGS, C_COMPILER, JAVA, foreign_library, java_classes
 
 from tvmflow.ir.pictures import IMAGE_FORMATS
 
@@ -24,25 +23,14 @@ def classes(tmp_path_factory):
 
 
 def test_every_use_of_a_model_right_and_wrong(classes, mock, mock_tenfold, tvm_module, tmp_path):
-    foreign = tmp_path / "libforeign.so"
-    (tmp_path / "foreign.c").write_text("int unrelated(void) { return 1; }")
-    command = [*C_COMPILER, "-shared", "-fPIC", str(tmp_path / "foreign.c"), "-o", str(foreign)]
-    subprocess.run(command, check=True)
+    foreign = foreign_library(tmp_path / "libforeign.so")
     messages = tmp_path / "messages"
     messages.write_text("\n".join(messages_of_the_runtime()), encoding="utf-8")
-    process = subprocess.run(
-        [
-            *("java", "-Xcheck:jni", "-Xmx128m", f"-Djava.library.path={mock.parent}"),
-            *("-cp", str(classes), "ModelTest"),
-            *map(str, (mock, mock_tenfold, foreign, tvm_module, messages)),
-        ],
-        env={**os.environ, "LC_ALL": "C.UTF-8"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
+    process = run(
+        *("java", "-Xcheck:jni", "-Xmx128m", f"-Djava.library.path={mock.parent}"),
+        *("-cp", classes, "ModelTest", mock, mock_tenfold, foreign, tvm_module, messages),
+        LC_ALL="C.UTF-8",
     )
-    assert process.returncode == 0, process.stdout + process.stderr
     # The JVM's own checks of JNI only print.
     *translated, last = process.stdout.splitlines()
     assert last == "passed", process.stdout
@@ -79,10 +67,8 @@ def messages_of_the_runtime() -> list[str]:
 def test_methods_of_buffers_are_those_that_old_androids_have(tmp_path):
     # Android's compiler sees newer classes than phones have: in those, a buffer's `clear` and
     # similar methods return the subclass, and such a call does not exist on a phone.
-    sources = sorted(map(str, JAVA.rglob("*.java")))
-    subprocess.run(["javac", "-nowarn", "-d", str(tmp_path), *sources], check=True)
-    command = ["javap", "-c", "-p", *map(str, tmp_path.rglob("*.class"))]
-    code = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    run("javac", "-nowarn", "-d", tmp_path, *sorted(JAVA.rglob("*.java")))
+    code = output("javap", "-c", "-p", *tmp_path.rglob("*.class"))
     called = set(re.findall(r"// Method (java/nio/\w*Buffer\.\S+)", code))
     assert "java/nio/Buffer.clear:()Ljava/nio/Buffer;" in called
     moved = r"Buffer\.(clear|flip|limit|mark|position|reset|rewind):\(I?\)Ljava/nio/\w+Buffer;"
@@ -91,8 +77,7 @@ def test_methods_of_buffers_are_those_that_old_androids_have(tmp_path):
 
 def test_the_natives_of_the_class_are_those_of_the_library(mock):
     declared = re.findall(r"native [\w\[\]]+ (\w+)\(", _read(JAVA / "ai/tvmflow/Native.java"))
-    exported = subprocess.run(["nm", "-D", mock], check=True, capture_output=True, text=True).stdout
-    found = re.findall(r" T Java_ai_tvmflow_Native_(\w+)", exported)
+    found = re.findall(r" T Java_ai_tvmflow_Native_(\w+)", output("nm", "-D", mock))
     assert sorted(declared) == sorted(found)
     assert len(found) > 10
 
@@ -114,7 +99,7 @@ def test_the_entries_of_jni_have_the_numbers_that_a_jdk_gives_them(tmp_path):
     source = tmp_path / "numbers.c"
     source.write_text("#include <stddef.h>\n#include <jni.h>\n" + "\n".join(checks) + "\n")
     folders = [f"-I{header.parent}", f"-I{header.parent / 'linux'}"]
-    subprocess.run([*C_COMPILER, "-fsyntax-only", *folders, str(source)], check=True)
+    run(*C_COMPILER, "-fsyntax-only", *folders, source)
 
 
 def test_dtypes_and_statuses_are_those_of_the_c_interface():

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from shutil import which
 
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 from support.drivers import run_program
-from support.mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, ROOT, java_classes
+from support.mock_library import ROOT, c_program, cpp_program, java_classes, run_java
+from support.operators import build
 
 import tvmflow
 from tvmflow.module.bench import benchmark
@@ -34,16 +34,8 @@ def network(tmp_path_factory):
         helper.make_node("Relu", ["a"], ["b"]),
         helper.make_node("Conv", ["b", "w2"], ["scores"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "small",
-        [helper.make_tensor_value_info("image", onnx.TensorProto.FLOAT, [1, 3, 33, 31])],
-        [helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, [1, 7, 17, 16])],
-        [numpy_helper.from_array(value, name) for name, value in weights.items()],
-    )
     path = tmp_path_factory.mktemp("network") / "small.onnx"
-    opset = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    onnx.save(build(nodes, {"image": (1, 3, 33, 31)}, ["scores"], weights), path)
     return path
 
 
@@ -116,11 +108,7 @@ def test_the_command_line_takes_it_like_any_module(network, library, tmp_path):
 
 
 def test_the_c_example(library, tmp_path):
-    program = tmp_path / "run"
-    flags = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", f"-I{BINDINGS}")
-    source = ROOT / "examples" / "c" / "main.c"
-    where = f"-Wl,-rpath,{library.parent}"
-    run_program(*C_COMPILER, *flags, source, library, where, "-o", program)
+    program = c_program(tmp_path / "run", ROOT / "examples" / "c" / "main.c", library)
     lines = run_program(program, tmp_path).splitlines()
     about = json.loads(lines[0])
     assert about["network"]["name"] == "small"
@@ -130,9 +118,7 @@ def test_the_c_example(library, tmp_path):
 
 
 def test_the_cpp_example_with_two_instances(library, tmp_path):
-    program = tmp_path / "run"
-    source = ROOT / "examples" / "cpp" / "main.cpp"
-    run_program(*CPP_COMPILER, "-std=c++17", f"-I{BINDINGS}", source, "-ldl", "-o", program)
+    program = cpp_program(tmp_path / "run", ROOT / "examples" / "cpp" / "main.cpp")
     assert run_program(program, library, library).count("scores: 1904 values, the first is 0") == 2
 
 
@@ -140,12 +126,8 @@ def test_the_cpp_example_with_two_instances(library, tmp_path):
 def test_java_gets_the_same_numbers(library, image, scores, tmp_path):
     classes = java_classes(tmp_path / "classes", Path(__file__).with_name("RunModel.java"))
     image.tofile(tmp_path / "image")
-    # Drivers for CPUs handle signals that the virtual machine needs, too.
-    home = Path(which("java")).resolve().parents[1]
-    signals = next(home.rglob("libjsig.so"), "")
     arguments = (library, tmp_path, tmp_path / "image", tmp_path / "scores")
-    command = ("java", "-Xcheck:jni", "-cp", classes, "RunModel", *arguments)
-    lines = run_program(*command, LD_PRELOAD=str(signals)).splitlines()
+    lines = run_java(classes, "RunModel", *arguments).splitlines()
     assert lines[0].startswith("passed: "), lines
     assert sum(line.endswith(" true") for line in lines) >= 2, lines
     assert not any("WARNING in native" in line for line in lines), lines

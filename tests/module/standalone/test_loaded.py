@@ -6,13 +6,14 @@ import ctypes
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-from support.mock_library import BINDINGS, C_COMPILER, build_mock, mock_plan
+from onnx import helper
+from support.commands import run
+from support.mock_library import BINDINGS, C_COMPILER, build_mock, foreign_library, mock_plan
+from support.operators import build
 
 import tvmflow
 from tvmflow.errors import (
@@ -162,10 +163,7 @@ def test_the_self_test(mock, failing):
 @pytest.mark.onnxruntime
 def test_a_network_without_inputs_tests_itself(rng):
     k = rng.standard_normal((2, 3)).astype(np.float32)
-    value = helper.make_tensor_value_info("y", TensorProto.FLOAT, k.shape)
-    nodes = [helper.make_node("Relu", ["k"], ["y"])]
-    graph = helper.make_graph(nodes, "constant", [], [value], [numpy_helper.from_array(k, "k")])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    model = build([helper.make_node("Relu", ["k"], ["y"])], {}, ["y"], {"k": k})
     with tvmflow.compile(model, target="opencl", format="standalone") as module:
         np.testing.assert_array_equal(module()["y"], np.maximum(k, 0))
         assert module.self_test().compared == 6
@@ -277,15 +275,11 @@ def test_a_library_of_another_machine(mock, tmp_path):
 
 def test_only_what_exports_the_interface_is_one(mock, tmp_path):
     stripped = tmp_path / "libstripped.so"
-    subprocess.run(["strip", "--strip-unneeded", "-o", stripped, mock], check=True)
+    run("strip", "--strip-unneeded", "-o", stripped, mock)
     assert is_standalone(mock)
     assert is_standalone(stripped)
     np.testing.assert_array_equal(tvmflow.load(stripped)(A, B)[0], A + B)
-    other = tmp_path / "libother.so"
-    (tmp_path / "other.c").write_text("int my_tvmflow_create_all(void) { return 1; }")
-    subprocess.run(
-        [*C_COMPILER, "-shared", "-fPIC", str(tmp_path / "other.c"), "-o", str(other)], check=True
-    )
+    other = foreign_library(tmp_path / "libother.so")
     assert not is_standalone(other)
     assert not is_standalone(tmp_path / "none.so")
     assert not is_standalone(tmp_path)
@@ -313,7 +307,7 @@ def test_ctypes_structures_have_the_layout_that_c_gives_them(tmp_path):
         checks += [f'_Static_assert({c} == {value}, "{c}");' for c, value in values.items()]
     source = tmp_path / "layout.c"
     source.write_text('#include "tvmflow.h"\n' + "\n".join(checks) + "\n")
-    subprocess.run([*C_COMPILER, "-fsyntax-only", f"-I{BINDINGS}", str(source)], check=True)
+    run(*C_COMPILER, "-fsyntax-only", f"-I{BINDINGS}", source)
     header = (BINDINGS / "tvmflow.h").read_text(encoding="utf-8")
     assert f"TVMFLOW_API_VERSION {binding.API_VERSION}\n" in header
     assert f"TVMFLOW_ERROR_NO_OPENCL = {binding.NO_OPENCL}," in header

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
-import subprocess
 import tarfile
 from pathlib import Path
 from xml.etree import ElementTree
 from zipfile import ZipFile
 
 import pytest
+from support.commands import output
 from support.mock_library import BINDINGS, C_COMPILER, JAVA, ROOT
 from support.small_plans import add_plan
 
@@ -270,19 +269,6 @@ class TestRefused:
         self.refused([path], tmp_path, "no folder in which libface.so.programs", "cache folder")
 
 
-def run(*command, **variables):
-    done = subprocess.run(
-        [str(word) for word in command],
-        env={**os.environ, **{name: str(value) for name, value in variables.items()}},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def test_an_installed_package_has_the_licenses_among_its_metadata(monkeypatch):
     tree = licenses()
     monkeypatch.setattr("tvmflow.module.standalone.package.libraries.native_folder",
@@ -318,7 +304,7 @@ class TestTar:
         assert folder.name == "mock-1.2"
         for name in ("LICENSE", "NOTICE"):
             assert (folder / name).read_bytes() == (ROOT / name).read_bytes()
-        assert "FAILED" not in run("sh", "-c", f"cd '{folder}' && sha256sum -c SHA256SUMS")
+        assert "FAILED" not in output("sh", "-c", f"cd '{folder}' && sha256sum -c SHA256SUMS")
 
     def test_cmake_finds_it_and_the_program_runs(self, folder, tmp_path):
         if shutil.which("cmake") is None:
@@ -334,26 +320,21 @@ class TestTar:
             "target_link_libraries(run mock::mock)\n"
         )
         build = project / "build"
-        run("cmake", "-S", project, "-B", build, f"-DCMAKE_PREFIX_PATH={folder}")
-        run("cmake", "--build", build)
-        assert "self-test passed: 6 elements" in run(build / "run", tmp_path)
+        output("cmake", "-S", project, "-B", build, f"-DCMAKE_PREFIX_PATH={folder}")
+        output("cmake", "--build", build)
+        assert "self-test passed: 6 elements" in output(build / "run", tmp_path)
 
     def test_pkg_config_finds_it_and_the_program_runs(self, folder, tmp_path):
         if shutil.which("pkg-config") is None:
             pytest.skip("the command pkg-config is not installed")
         # A folder whose name has a blank needs quotes of the shell.
-        flags = run(
-            "pkg-config",
-            "--cflags",
-            "--libs",
-            "mock >= 1.2",
-            PKG_CONFIG_PATH=folder / "lib/pkgconfig",
-        )
+        found = {"PKG_CONFIG_PATH": folder / "lib/pkgconfig"}
+        flags = output("pkg-config", "--cflags", "--libs", "mock >= 1.2", **found)
         program, source = tmp_path / "run", ROOT / "examples" / "c" / "main.c"
         rpath = f"-Wl,-rpath,'{folder}/lib'"
         command = f"{' '.join(C_COMPILER)} '{source}' {flags.strip()} {rpath} -o '{program}'"
-        run("sh", "-c", command)
-        assert "self-test passed: 6 elements" in run(program, tmp_path)
+        output("sh", "-c", command)
+        assert "self-test passed: 6 elements" in output(program, tmp_path)
 
     def test_its_bytes_depend_on_the_library_alone(self, mock, tmp_path):
         copy = tmp_path / "copy" / mock.name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,8 +13,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from PIL import Image as PillowImage
-from support import runtime_build
 from support import standalone_api as api
+from support.commands import run
 from support.fake_opencl import Fake
 from support.opencl_application import OpenCL
 from support.pictures import PLANAR, Picture, expected, image_info, place, placed, set_image
@@ -77,6 +76,14 @@ def error(
     return float(np.abs((got - wanted) * std).max())
 
 
+def distance(model: api.Model, image: Image, picture: Picture, text: str) -> float:
+    """Return the largest difference of the input that an image gives from a picture's."""
+    set_image(model, 0, image)
+    model.call("run")
+    wanted = expected(picture, ImageInput.parse("x", text), (WIDTH, HEIGHT), 3)
+    return float(np.abs(model.get_output(0)[0] - wanted).max())
+
+
 ON_CPU = {"target": "llvm"}
 ADRENO, MALI, HOST = ({"target": "opencl", "device": d} for d in ("adreno", "mali", "cpu"))
 opencl = pytest.mark.opencl
@@ -129,7 +136,6 @@ class GuardedPlane:
 @pytest.mark.parametrize("format", ["nv12", "nv21"])
 def test_the_last_byte_of_chroma_may_be_missing(compiled, backend, size, format):
     # Android's planes of pairs have w * h / 2 - 1 bytes; the missing byte is not read.
-    spec = ImageInput.parse("x", format)
     picture = Picture(format, *size, gaps=(5, 4), seed=7)
     rows = picture.planes[1].ravel()
     used = (len(picture.planes[1]) - 1) * picture.planes[1].shape[1] + picture.sizes[1][1]
@@ -144,10 +150,7 @@ def test_the_last_byte_of_chroma_may_be_missing(compiled, backend, size, format)
                 set_image(model, 0, image)
         else:
             rows[used - 1] = rows[used - 1 - before]
-            set_image(model, 0, image)
-            model.call("run")
-            wanted = expected(picture, spec, (WIDTH, HEIGHT), 3)
-            assert np.abs(model.get_output(0)[0] - wanted).max() < LEVEL / 255
+            assert distance(model, image, picture, format) < LEVEL / 255
             image.bytes[1] = used - 2
             with pytest.raises(api.CallError, match=f"got {used - 2}"):
                 set_image(model, 0, image)
@@ -157,8 +160,9 @@ def test_the_last_byte_of_chroma_may_be_missing(compiled, backend, size, format)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("pixel_stride", [1, 2, 3])
 def test_pixel_strides(compiled, backend, pixel_stride):
-    with api.Model(compiled(f"yuv420,fit=crop,{NORMALISED}", **backend)) as model:
-        spec = ImageInput.parse("x", f"yuv420,fit=crop,{NORMALISED}")
+    text = f"yuv420,fit=crop,{NORMALISED}"
+    with api.Model(compiled(text, **backend)) as model:
+        spec = ImageInput.parse("x", text)
         for size, rotation in ((s, r) for s in ((131, 90), (20, 11), (1, 1)) for r in (0, 270)):
             picture = Picture("yuv420", *size, gaps=(5, 3), pixel_stride=pixel_stride)
             assert error(model, picture, spec, rotation) < LEVEL, (size, rotation)
@@ -167,11 +171,8 @@ def test_pixel_strides(compiled, backend, pixel_stride):
         picture.planes[0] = wide
         image = picture.image()
         image.pixel_strides[0] = 2
-        set_image(model, 0, image)
         picture.planes[0] = np.ascontiguousarray(wide[:, ::2])
-        model.call("run")
-        wanted = expected(picture, spec, (WIDTH, HEIGHT), 3)
-        assert np.abs(model.get_output(0)[0] - wanted).max() < LEVEL / 50
+        assert distance(model, image, picture, text) < LEVEL / 50
 
 
 @pytest.mark.parametrize("backend", BACKENDS[:2])
@@ -191,10 +192,7 @@ def test_planes_within_each_other(compiled, backend, order, format):
     image.pixel_strides[1] = image.pixel_strides[2] = 2
     image.bytes[1] = image.bytes[2] = used - 1
     with api.Model(compiled(format, **backend)) as model:
-        set_image(model, 0, image)
-        model.call("run")
-        wanted = expected(picture, ImageInput.parse("x", order), (WIDTH, HEIGHT), 3)
-        assert np.abs(model.get_output(0)[0] - wanted).max() < LEVEL / 255
+        assert distance(model, image, picture, order) < LEVEL / 255
         if backend is not ON_CPU:
             # They are one plane on the device.
             info = MemoryInfo(ctypes.sizeof(MemoryInfo))
@@ -230,10 +228,7 @@ def test_planes_that_follow_each_other(compiled, format):
     image = Image(struct_size=ctypes.sizeof(Image), width=33, height=21)
     image.planes[0], image.bytes[0] = data.ctypes.data, data.nbytes
     with api.Model(compiled(format, **ON_CPU)) as model:
-        set_image(model, 0, image)
-        model.call("run")
-        wanted = expected(picture, ImageInput.parse("x", format), (WIDTH, HEIGHT), 3)
-        assert np.abs(model.get_output(0)[0] - wanted).max() < LEVEL / 255
+        assert distance(model, image, picture, format) < LEVEL / 255
         image.bytes[0] -= 2
         with pytest.raises(api.CallError, match=r"bytes of plane [12] .* got"):
             set_image(model, 0, image)
@@ -460,16 +455,11 @@ def test_a_buffer_of_the_application(compiled, application_library, format):
     picture = Picture(format, 90, 61, gaps=(7, 5))
     data = np.concatenate([np.zeros(12, np.uint8), *(plane.ravel() for plane in picture.planes)])
     buffer = application.buffer(data)
-    options = {"cl_context": application.context, "cl_device": application.device}
-    with api.Model(path, opencl_library=application_library, **options) as model:
+    with api.Model(path, opencl_library=application_library, **application.options) as model:
         image = picture.image(cl_memory=buffer)
         image.planes[0] = image.planes[1] = None
         image.offsets[0] = 12
-        set_image(model, 0, image)
-        model.call("run")
-        (got,) = model.get_output(0)
-        wanted = expected(picture, ImageInput.parse("x", text), (WIDTH, HEIGHT), 3)
-        np.testing.assert_allclose(got, wanted, atol=LEVEL / 50)
+        assert distance(model, image, picture, text) < LEVEL / 50
         if format == "nv12":
             image.offsets[0] += 6  # omits the gap after the last row, and the last byte
             set_image(model, 0, image)
@@ -487,16 +477,10 @@ def test_an_image_of_the_application(compiled, application_library, format, orde
     picture = Picture(format, 90, 61)
     pixels = picture.planes[0].reshape(61, 90, 4)
     memory = application.picture(pixels, order)
-    options = {"cl_context": application.context, "cl_device": application.device}
-    with api.Model(
-        compiled(text, **ADRENO), opencl_library=application_library, **options
-    ) as model:
+    path = compiled(text, **ADRENO)
+    with api.Model(path, opencl_library=application_library, **application.options) as model:
         image = Image(struct_size=ctypes.sizeof(Image), width=90, height=61, cl_memory=memory)
-        set_image(model, 0, image)
-        model.call("run")
-        (got,) = model.get_output(0)
-        wanted = expected(picture, ImageInput.parse("x", text), (WIDTH, HEIGHT), 3)
-        np.testing.assert_allclose(got, wanted, atol=LEVEL / 50)
+        assert distance(model, image, picture, text) < LEVEL / 50
         image.width = 91
         with pytest.raises(api.CallError, match="or an image2d of CL_RGBA or CL_BGRA"):
             set_image(model, 0, image)
@@ -523,7 +507,7 @@ class HardwareBuffer(ctypes.Structure):
 
 
 @pytest.fixture(scope="module")
-def fake_plan(tmp_path_factory) -> Path:
+def fake_plan(link) -> Path:
     """Return a library for the fake driver, whose output is the picture."""
     plan = Plan(KERNELS)
     x, y = plan.buffer(4 * 3 * 12 * 8), plan.buffer(4 * 3 * 12 * 8)
@@ -531,8 +515,7 @@ def fake_plan(tmp_path_factory) -> Path:
     plan.input("x", (1, 3, 8, 12), x)
     plan.output("y", (1, 3, 8, 12), y)
     plan.picture("picture", "picture_image")
-    path = tmp_path_factory.mktemp("fake") / "libnet.so"
-    return runtime_build.link(path, plan.encode())
+    return link(plan)
 
 
 ARM, QCOM = "cl_arm_import_memory", "cl_qcom_android_ahardwarebuffer_host_ptr"
@@ -573,7 +556,7 @@ def test_a_buffer_of_android(driver, fake_plan, extension, is_image):
         fake.set("EXTENSIONS", None)
 
 
-def test_a_driver_that_fails_is_replaced(driver, tmp_path):
+def test_a_driver_that_fails_is_replaced(driver, link):
     picture = Picture("rgba8", 4, 4)
     plans = []
     for kernels, names in (
@@ -586,9 +569,7 @@ def test_a_driver_that_fails_is_replaced(driver, tmp_path):
         plans[-1].input("x", (1, 3, 4, 4), x)
         plans[-1].output("y", (1, 3, 4, 4), y)
         plans[-1].picture(names[1])
-    library = runtime_build.link(
-        tmp_path / "libnet.so", plans[0].encode(), cpu_plan=plans[1].encode()
-    )
+    library = link(plans[0], cpu=plans[1])
     fake = Fake(driver)
     wanted = picture.red_green_blue().transpose(2, 0, 1)[None]
     with api.Model(library, opencl_library=driver) as model:
@@ -635,12 +616,9 @@ def test_oclgrind_finds_nothing(compiled, tmp_path):
         "            model.call('run')\n"
         "        print('ran')\n"
     )
-    command = ["oclgrind", "--data-races", "--check-api", "--log", log, sys.executable, script]
-    variables = {"PYTHONPATH": str(Path(__file__).parents[2]), "TVMFLOW_OPENCL_LIBRARY": ""}
-    environment = os.environ | variables
-    done = subprocess.run(
-        [*command, *paths], env=environment, capture_output=True, text=True, check=False
-    )
+    command = ("oclgrind", "--data-races", "--check-api", "--log", log, sys.executable, script)
+    environment = {"PYTHONPATH": Path(__file__).parents[2], "TVMFLOW_OPENCL_LIBRARY": ""}
+    done = run(*command, *paths, status=None, **environment)
     assert done.stdout.split() == ["ran"] * 4, done.stderr
     assert not log.exists() or not log.read_text()
 

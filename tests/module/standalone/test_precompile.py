@@ -14,10 +14,12 @@ import numpy as np
 import onnx
 import pytest
 from support import runtime_build
+from support.commands import output
 from support.fake_opencl import build_fake
 from support.farms import LOCAL, PATIENCE_S, STOCK, Farm, eventually, free_port
 from support.forks import run_command
-from support.mock_library import C_COMPILER
+from support.mock_library import foreign_library
+from support.operators import single
 from support.small_plans import add_plan
 from support.tiny_model import tiny_model
 
@@ -121,20 +123,8 @@ def test_saving_copies_the_file_and_others_take_no_notice_of_it(library, made, t
 
 
 def _other_library(folder: Path) -> Path:
-    from onnx import TensorProto, helper
-
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [helper.make_node("Sigmoid", ["x"], ["y"])],
-        "other",
-        [value("x", TensorProto.FLOAT, [1, 5, 3])],
-        [value("y", TensorProto.FLOAT, [1, 5, 3])],
-    )
-    opset = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), folder / "o.onnx")
-    with tvmflow.compile(
-        folder / "o.onnx", device="cpu", format="standalone", file_name="libother.so"
-    ) as module:
+    options = {"device": "cpu", "format": "standalone", "file_name": "libother.so"}
+    with tvmflow.compile(single("Sigmoid", [(1, 5, 3)]), **options) as module:
         return module.save(folder / "libother.so")
 
 
@@ -147,10 +137,9 @@ def test_inspect_tells_whose_binaries_there_are(library):
         for n, (owner, s) in enumerate([(owners[0], source), (owners[1], source)])
     ]
     programs.update(programs.sidecar_path(library), written)
-    command = [sys.executable, "-m", "tvmflow", "inspect", str(library)]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "for 2 devices in libtiny.so.programs" in " ".join(text.split())
-    about = json.loads(subprocess.check_output([*command, "--json"]))["precompiled"]
+    command = (sys.executable, "-m", "tvmflow", "inspect", library)
+    assert "for 2 devices in libtiny.so.programs" in " ".join(output(*command).split())
+    about = json.loads(output(*command, "--json"))["precompiled"]
     assert [(d["device"], d["bytes"]) for d in about["devices"]] == [("a", 10), ("b", 11)]
 
 
@@ -242,11 +231,7 @@ def test_keys_and_trackers_that_are_not_there(farm, library):
 
 
 def test_only_whole_standalone_libraries_are_taken(library, tmp_path):
-    other = tmp_path / "libother.so"
-    (tmp_path / "other.c").write_text("int other(void) { return 1; }")
-    subprocess.run(
-        [*C_COMPILER, "-shared", "-fPIC", str(tmp_path / "other.c"), "-o", str(other)], check=True
-    )
+    other = foreign_library(tmp_path / "libother.so")
     with pytest.raises(ArtifactError, match="a standalone library was expected"):
         Source.open(other)
     refused(precompile(tmp_path / "none.so"), "No such file")

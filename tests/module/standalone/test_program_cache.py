@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support import runtime_build
+from support.commands import run
 from support.drivers import POCL, system_loader
 from support.fake_opencl import Fake, build_fake, compile_c
 from support.small_plans import ADD, Plan, add_plan
 from support.standalone_api import CallError, Model
+from support.threads import in_threads
 
 from tvmflow.errors import ArtifactError
 from tvmflow.journal.frames import HEADER_BYTES
@@ -25,7 +24,7 @@ SIZE, SCALE = 64, 2.0
 PROGRAMS = 3
 THROUGH_A_LOADER = f"""
 import sys
-sys.path.insert(0, {str(Path(runtime_build.__file__).parents[1])!r})
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 import numpy as np
 from support.standalone_api import Model
 with Model(sys.argv[1], opencl_library="libOpenCL.so.1", cache_folder=sys.argv[2]) as model:
@@ -54,12 +53,10 @@ def many_programs(options: str = "") -> tuple[Plan, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
+def built(link, tmp_path_factory):
     """Return the library, its driver, and the expected result."""
-    folder = tmp_path_factory.mktemp("built")
     plan, expected = many_programs()
-    library = runtime_build.link(folder / "libnet.so", plan.encode(), plan.weights())
-    return library, build_fake(folder), expected
+    return link(plan), build_fake(tmp_path_factory.mktemp("built")), expected
 
 
 class Case:
@@ -92,7 +89,7 @@ def case(built, tmp_path):
     yield case
     for name in ("DRIVER", "NAME", "BINARIES", "PLATFORM_NAME"):
         case.fake.set(name, None)
-    built[0].with_name("libnet.so.programs").unlink(missing_ok=True)
+    programs.sidecar_path(built[0]).unlink(missing_ok=True)
 
 
 def counts(result):
@@ -128,11 +125,9 @@ def test_pocl_s_binaries_depend_on_how_it_compiles(case, monkeypatch):
     assert [built(value) for value in "0101"] == [PROGRAMS, PROGRAMS, 0, 0]
 
 
-def test_other_options_are_another_program(case, built, tmp_path):
+def test_other_options_are_another_program(case, link):
     case.run()
-    plan, _ = many_programs("-DOTHER")
-    other = runtime_build.link(tmp_path / "libother.so", plan.encode(), plan.weights())
-    assert counts(case.run(other)) == (PROGRAMS, 0)
+    assert counts(case.run(link(many_programs("-DOTHER")[0]))) == (PROGRAMS, 0)
     assert len(case.files) == 2 * PROGRAMS
 
 
@@ -208,10 +203,10 @@ def test_a_file_beyond_the_limit_is_not_read(case):
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("suffix", [".weights", ".programs"])
-def test_a_fifo_as_a_sidecar_is_not_waited_for(case, tmp_path, suffix):
+def test_a_fifo_as_a_sidecar_is_not_waited_for(case, link, suffix):
     plan, _ = many_programs()
-    library = runtime_build.link(tmp_path / "libbeside.so", plan.encode())
-    library.with_name("libbeside.so.weights").write_bytes(plan.weights())
+    library = link(plan, weights=b"")
+    library.with_name(f"{library.name}.weights").write_bytes(plan.weights())
     path = library.with_name(library.name + suffix)
     path.unlink(missing_ok=True)
     os.mkfifo(path)
@@ -232,11 +227,8 @@ def test_a_temporary_file_s_link_is_not_followed(case, tmp_path):
     program = tmp_path / "links.so"
     compile_c(program, "-shared", Path(__file__).with_name("link_first.c"))
     code = THROUGH_A_LOADER.replace('"libOpenCL.so.1"', "sys.argv[3]")
-    command = [sys.executable, "-c", code, case.library, case.folder, case.driver]
-    env = {**os.environ, "LD_PRELOAD": str(program), "LINK_TO": str(victim)}
-    done = subprocess.run(
-        [*map(str, command)], env=env, check=True, timeout=300, capture_output=True, text=True
-    )
+    command = (sys.executable, "-c", code, case.library, case.folder, case.driver)
+    done = run(*command, LD_PRELOAD=program, LINK_TO=victim)
     assert "linked" in done.stderr
     assert victim.read_text() == "kept"
     assert len(case.files) == PROGRAMS
@@ -279,17 +271,11 @@ def test_a_writer_that_died_leaves_nothing_for_long(case):
     assert (old.exists(), new.exists()) == (False, True)
 
 
-def test_the_files_used_least_recently_go(case, tmp_path):
+def test_the_files_used_least_recently_go(case, link):
     case.run()
     size = max(path.stat().st_size for path in case.files)
     limit = (PROGRAMS + 1) * size
-    plan, _ = many_programs("-DOTHER")
-    other = runtime_build.link(
-        tmp_path / "libother.so",
-        plan.encode(),
-        plan.weights(),
-        f"-DTF_CACHE_LIMIT_BYTES={limit}u",
-    )
+    other = link(many_programs("-DOTHER")[0], f"-DTF_CACHE_LIMIT_BYTES={limit}u")
     for index, path in enumerate(case.files):
         os.utime(path, (1e9 + index,) * 2)
     kept = case.files[-1]
@@ -299,21 +285,11 @@ def test_the_files_used_least_recently_go(case, tmp_path):
 
 
 def test_instances_write_the_same_folder_at_once(case):
-    failures = []
+    def work(_):
+        with Model(case.library, opencl_library=case.driver, cache_folder=case.folder) as model:
+            np.testing.assert_allclose(model(X)[0], case.expected, rtol=1e-5, atol=1e-5)
 
-    def work():
-        try:
-            with Model(case.library, opencl_library=case.driver, cache_folder=case.folder) as model:
-                np.testing.assert_allclose(model(X)[0], case.expected, rtol=1e-5, atol=1e-5)
-        except Exception as error:  # noqa: BLE001 - of any kind, told by the test
-            failures.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    in_threads(8, work)
     assert counts(case.run()) == (0, PROGRAMS)
     assert len(case.files) == PROGRAMS
 
@@ -325,7 +301,7 @@ def test_instances_write_the_same_folder_at_once(case):
 def shipped(case) -> Path:
     """Return the sidecar with binaries of this driver, and of another one."""
     case.run()
-    path = case.library.with_name("libnet.so.programs")
+    path = programs.sidecar_path(case.library)
     taken = list(programs.from_folder(case.folder, {"device": "Fake GPU"}))
     others = [p._replace(key=bytes(32), binary=b"\xd7J" * 9) for p in taken[:1]]
     assert programs.update(path, others + taken).added == PROGRAMS + 1
@@ -413,24 +389,21 @@ def test_what_is_shipped_for_another_driver_is_not_noticed_by_users(case, shippe
     assert counts(case.run(cache_folder=None)) == (PROGRAMS, 0)
 
 
-def test_add_plan_is_what_the_fake_driver_computes(case, tmp_path):
+def test_add_plan_is_what_the_fake_driver_computes(case, link):
     plan, w = add_plan()
-    library = runtime_build.link(tmp_path / "libadd.so", plan.encode(), plan.weights())
-    with Model(library, opencl_library=case.driver) as model:
+    with Model(link(plan), opencl_library=case.driver) as model:
         np.testing.assert_allclose(model(X)[0], 2 * X + w, rtol=1e-6)
 
 
 @pytest.mark.opencl
-def test_the_driver_behind_a_loader_is_the_one_that_counts(tmp_path):
+def test_the_driver_behind_a_loader_is_the_one_that_counts(link, tmp_path):
     """An update of the driver need not change its description."""
     driver = POCL.path
     if not driver or system_loader() is None:
         pytest.skip("PoCL or a loader is not installed")
-    plan, _ = add_plan()
-    library = runtime_build.link(tmp_path / "libnet.so", plan.encode(), plan.weights())
-    command = [sys.executable, "-c", THROUGH_A_LOADER, str(library), str(tmp_path / "cache")]
-    environment = {**os.environ, "OCL_ICD_VENDORS": driver, "TVMFLOW_OPENCL_DEVICE": ""}
-    subprocess.run(command, env=environment, check=True)
+    library = link(add_plan()[0])
+    command = (sys.executable, "-c", THROUGH_A_LOADER, library, tmp_path / "cache")
+    run(*command, OCL_ICD_VENDORS=driver, TVMFLOW_OPENCL_DEVICE="")
     (kept,) = (tmp_path / "cache").glob("*.program")
     status = Path(driver).stat()
     identity = (status.st_size * 31 + int(status.st_mtime)) % 2**32

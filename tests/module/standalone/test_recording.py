@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ctypes import byref, c_size_t, c_uint64, c_void_p
+from ctypes import c_size_t, c_uint64, c_void_p
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from support import drivers, runtime_build
-from support.fake_opencl import Fake, build_fake
+from support import drivers
+from support.fake_opencl import Application, Fake, build_fake
 from support.small_plans import ADD, Plan
 from support.standalone_api import NO_COMMAND_BUFFER, PROFILE, CallError, Model
 
@@ -33,12 +33,9 @@ def network() -> Plan:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
+def built(link, tmp_path_factory):
     """Return the library and the driver."""
-    plan = network()
-    folder = tmp_path_factory.mktemp("recording")
-    library = runtime_build.link(folder / "libnet.so", plan.encode(), plan.weights())
-    return library, build_fake(folder)
+    return link(network()), build_fake(tmp_path_factory.mktemp("recording"))
 
 
 @pytest.fixture
@@ -58,11 +55,11 @@ def expected(x: np.ndarray) -> np.ndarray:
     return y
 
 
-def check(model: Model, fake: Fake, runs: int = 3) -> None:
+def check(model: Model, fake: Fake | None = None, runs: int = 3) -> None:
     """Run with different inputs and compare."""
     for index in range(runs):
         np.testing.assert_allclose(model(X + index)[0], expected(X + index), rtol=1e-5, atol=1e-4)
-    assert not fake.violations
+    assert fake is None or not fake.violations
 
 
 @pytest.mark.parametrize("kind", EXTENSIONS)
@@ -100,18 +97,13 @@ def test_nothing_is_recorded_on_a_cpu(built, fake):
 
 
 @pytest.mark.opencl
-def test_pocl_repeats_what_it_recorded(tmp_path):
+def test_pocl_repeats_what_it_recorded(link):
     path = drivers.POCL.path
     if not path:
         pytest.skip("PoCL is not installed")
-    plan = network()
-    flags = "-DTF_RECORD_ON_CPUS=1"
-    library = runtime_build.link(tmp_path / "libnet.so", plan.encode(), plan.weights(), flags)
+    library = link(network(), "-DTF_RECORD_ON_CPUS=1")
     with Model(library, opencl_library=path) as model:
-        for index in range(3):
-            np.testing.assert_allclose(
-                model(X + index)[0], expected(X + index), rtol=1e-5, atol=1e-4
-            )
+        check(model)
         assert model.describe()["recording"] == EXTENSIONS["khr"]
 
 
@@ -167,15 +159,10 @@ def test_what_was_begun_is_not_begun_again(built, fake):
 @pytest.mark.parametrize("kind", EXTENSIONS)
 def test_launches_are_recorded_again_for_other_memory(built, fake, kind):
     fake.set("EXTENSIONS", EXTENSIONS[kind])
-    platform, device = c_void_p(), c_void_p()
-    fake.clGetPlatformIDs(1, byref(platform), None)
-    fake.clGetDeviceIDs(platform, c_uint64(0xFFFFFFFF), 1, byref(device), None)
-    context = c_void_p(fake.clCreateContext(None, 1, byref(device), None, None, None))
-    queue = c_void_p(fake.clCreateCommandQueue(context, device, c_uint64(0), None))
-    mine = c_void_p(fake.clCreateBuffer(context, c_uint64(1), c_size_t(4 * SIZE), None, None))
+    application = Application(fake)
+    mine = application.buffer(size=4 * SIZE)
     found = np.zeros(SIZE, np.float32)
-    options = {"opencl_library": built[1], "cl_context": context, "cl_device": device}
-    with Model(built[0], **options) as model:
+    with Model(built[0], opencl_library=built[1], **application.options) as model:
         check(model, fake, 2)
         for memory, runs in ((mine, 2), (None, 1)):
             model.call("use_output", 0, memory)
@@ -184,7 +171,7 @@ def test_launches_are_recorded_again_for_other_memory(built, fake, kind):
                 model.call("run")
                 if memory:
                     fake.clEnqueueReadBuffer(
-                        *(queue, mine, 1, c_size_t(0), c_size_t(4 * SIZE)),
+                        *(application.queue, mine, 1, c_size_t(0), c_size_t(4 * SIZE)),
                         *(found.ctypes.data_as(c_void_p), 0, None, None),
                     )
                 else:
@@ -193,10 +180,6 @@ def test_launches_are_recorded_again_for_other_memory(built, fake, kind):
         assert model.describe()["recording"] == EXTENSIONS[kind]
     assert fake.fake_count(MAKES[kind].encode()) == 3
     assert not fake.violations
-    for release, handle in [
-        (fake.clReleaseMemObject, mine),
-        (fake.clReleaseCommandQueue, queue),
-        (fake.clReleaseContext, context),
-    ]:
-        release(handle)
+    fake.clReleaseMemObject(mine)
+    application.close()
     assert not fake.live

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-from support.mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, java_classes
+from support.commands import output, run
+from support.mock_library import C_COMPILER, CPP_COMPILER, STRICT, java_classes
 
 from tvmflow.runtime import shared_library
 from tvmflow.runtime.shared_library import OpenLibrary
@@ -74,27 +74,18 @@ def test_a_file_that_is_replaced_while_it_is_opened_is_opened_again(libraries, m
     assert len(calls) > 3
 
 
-def swapped(*command):
-    process = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, check=False, timeout=60
-    )
-    assert process.returncode == 0, process.stdout + process.stderr
-    assert process.stdout == "passed\n"
-
-
 @pytest.mark.parametrize("language", ["c", "cpp"])
 def test_fifty_swaps_under_load_in_c_and_cpp(language, mock, mock_tenfold, tmp_path):
     compiler = [*C_COMPILER, "-std=gnu11"] if language == "c" else [*CPP_COMPILER, "-std=c++17"]
     source = Path(__file__).with_name(f"swaps.{language}")
     program = tmp_path / "program"
-    warnings = ("-pedantic", "-Wall", "-Wextra", "-Werror")
-    options = (*warnings, f"-I{BINDINGS}", source, "-pthread", "-ldl", "-o", program)
-    subprocess.run([*compiler, *map(str, options)], check=True)
-    swapped(program, tmp_path / "libnet.so", mock, mock_tenfold)
+    run(*compiler, *STRICT, source, "-pthread", "-ldl", "-o", program)
+    assert output(program, tmp_path / "libnet.so", mock, mock_tenfold, timeout=60) == "passed\n"
 
 
 @pytest.mark.java
 def test_fifty_swaps_under_load_in_java(mock, mock_tenfold, tmp_path):
     classes = java_classes(tmp_path / "classes", Path(__file__).with_name("Swaps.java"))
     command = ("java", "-Xcheck:jni", "-Xmx128m", "-cp", classes, "Swaps")
-    swapped(*command, tmp_path / "libnet.so", mock, mock_tenfold)
+    libraries = (tmp_path / "libnet.so", mock, mock_tenfold)
+    assert output(*command, *libraries, timeout=60) == "passed\n"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from ctypes import byref, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import c_int64, c_uint64
 
 import numpy as np
 import pytest
-from support import runtime_build
-from support.fake_opencl import Fake, build_fake
+from support.fake_opencl import Application, Fake, build_fake
 from support.small_plans import add_plan, plan_of_two_shapes
 from support.standalone_api import DEVICE, CallError, Model
 
@@ -16,40 +15,10 @@ X = np.random.default_rng(8).normal(size=SIZE).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
+def built(link, tmp_path_factory):
     """Return the library, its weight, and the driver."""
     plan, w = add_plan()
-    folder = tmp_path_factory.mktemp("retained")
-    library = runtime_build.link(folder / "libadd.so", plan.encode(), plan.weights())
-    return library, w, build_fake(folder)
-
-
-class Application:
-    """An application's context and queue, and buffers in it."""
-
-    def __init__(self, driver):
-        self.driver = driver
-        self.platform, self.device = c_void_p(), c_void_p()
-        driver.clGetPlatformIDs(1, byref(self.platform), None)
-        driver.clGetDeviceIDs(self.platform, c_uint64(0xFFFFFFFF), 1, byref(self.device), None)
-        made = driver.clCreateContext(None, 1, byref(self.device), None, None, None)
-        self.context = c_void_p(made)
-        made = driver.clCreateCommandQueue(self.context, self.device, c_uint64(0), None)
-        self.queue = c_void_p(made)
-
-    def buffer(self, array=None):
-        """Create a buffer, with a copy of an array if given."""
-        flags = 1 if array is None else 1 | 1 << 5
-        data = None if array is None else array.ctypes.data_as(c_void_p)
-        made = self.driver.clCreateBuffer(
-            self.context, c_uint64(flags), c_size_t(4 * SIZE), data, None
-        )
-        return c_void_p(made)
-
-    def close(self):
-        """Release the context and the queue."""
-        self.driver.clReleaseCommandQueue(self.queue)
-        self.driver.clReleaseContext(self.context)
+    return link(plan), w, build_fake(tmp_path_factory.mktemp("retained"))
 
 
 @pytest.fixture
@@ -70,8 +39,7 @@ def application(driver):
 
 @pytest.fixture
 def model(built, application):
-    context = {"cl_context": application.context, "cl_device": application.device}
-    with Model(built[0], opencl_library=built[2], **context) as model:
+    with Model(built[0], opencl_library=built[2], **application.options) as model:
         yield model
 
 
@@ -140,13 +108,11 @@ def test_memory_that_a_kernel_does_not_take(built, driver, application, model):
     np.testing.assert_allclose(model.get_output(0), 2 * X + built[1], rtol=1e-6)
 
 
-def test_another_shape_gives_the_applications_memory_back(built, driver, application, tmp_path):
+def test_another_shape_gives_the_applications_memory_back(built, driver, application, link):
     """It may be too small for that shape, whose kernels use the same allocations."""
     plan, w = plan_of_two_shapes()
-    library = runtime_build.link(tmp_path / "libtwo.so", plan.encode(), plan.weights())
-    context = {"cl_context": application.context, "cl_device": application.device}
     half = SIZE // 2
-    with Model(library, opencl_library=built[2], **context) as model:
+    with Model(link(plan), opencl_library=built[2], **application.options) as model:
         model.call("set_shape", 0, (c_int64 * 1)(half), 1)
         mine, out = application.buffer(X), application.buffer()
         model.call("use_input", 0, mine)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support import drivers
 from support import standalone_api as api
-from support.small_plans import Plan, add_plan, image_plan, values
+from support.commands import run
+from support.small_plans import Plan, add_plan, image_plan, uniform, values
+from support.threads import in_threads
 
 from tvmflow.module.standalone.format import Section
 
@@ -126,7 +126,7 @@ np.testing.assert_array_equal(y, 2 * x)
 def test_data_that_is_converted_lies_anywhere(link):
     checks = ("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")
     library = link(image_plan("float16", half=True), *checks)
-    subprocess.run([sys.executable, "-c", ODD_ADDRESSES, str(library)], check=True)
+    run(sys.executable, "-c", ODD_ADDRESSES, library)
 
 
 def test_arguments_of_each_size_and_several_programs(link, driver):
@@ -190,7 +190,6 @@ def test_the_result_of_what_was_started_is_waited_for(link):
 def test_instances_run_at_the_same_time(link):
     plans = [add_plan(scale=scale, seed=seed) for scale, seed in ((2.0, 1), (-3.0, 2))]
     libraries = [link(plan) for plan, _ in plans]
-    failures = []
 
     def work(index):
         library, (_, w), scale = libraries[index % 2], plans[index % 2], (2, -3)[index % 2]
@@ -199,15 +198,9 @@ def test_instances_run_at_the_same_time(link):
             for _ in range(50):
                 x = random.normal(size=64).astype(np.float32)
                 (y,) = model(x)
-                if not np.allclose(y, scale * x + w, rtol=1e-5, atol=1e-6):
-                    failures.append(index)
+                np.testing.assert_allclose(y, scale * x + w, rtol=1e-5, atol=1e-6)
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    in_threads(4, work)
 
 
 def test_profile_tells_all_kernels_in_order(link, driver):
@@ -225,18 +218,6 @@ def test_profile_tells_all_kernels_in_order(link, driver):
         pytest.raises(api.CallError, match="TVMFLOW_PROFILE"),
     ):
         model.profile()
-
-
-def uniform(seed, size, low, high):
-    """Return the test input that the runtime generates from a seed."""
-    with np.errstate(over="ignore"):
-        z = np.uint64(seed) + np.arange(1, size + 1, dtype=np.uint64) * np.uint64(
-            0x9E3779B97F4A7C15
-        )
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    u = ((z ^ (z >> np.uint64(31))) >> np.uint64(40)).astype(np.float64) * 2.0**-24
-    return low + (high - low) * u
 
 
 def test_the_self_test_finds_what_is_wrong(link, driver):

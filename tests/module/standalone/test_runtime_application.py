@@ -18,12 +18,7 @@ def test_the_applications_memory_is_used(link, application_library):
     plan, w = add_plan()
     x, y = values(64), np.zeros(64, np.float32)
     inside, outside = cl.buffer(x), cl.buffer(y)
-    options = {
-        "opencl_library": application_library,
-        "cl_context": cl.context,
-        "cl_device": cl.device,
-    }
-    with api.Model(link(plan), **options) as model:
+    with api.Model(link(plan), opencl_library=application_library, **cl.options) as model:
         own = values(64)
         model.set_input(0, own)
         model.call("use_input", 0, ctypes.c_void_p(inside))
@@ -54,12 +49,8 @@ def test_the_applications_memory_is_used(link, application_library):
 def test_the_applications_images_are_used(link, application_library):
     cl = OpenCL(application_library)
     x = values(3, 4, 5, 4)
-    options = {
-        "opencl_library": application_library,
-        "cl_context": cl.context,
-        "cl_device": cl.device,
-    }
-    with api.Model(link(image_plan()), **options) as model:
+    library = link(image_plan())
+    with api.Model(library, opencl_library=application_library, **cl.options) as model:
         image = cl.image(5, 4, 3)
         model.call("use_input", 0, ctypes.c_void_p(image))
         np.testing.assert_array_equal(model(x)[0], 2 * x)

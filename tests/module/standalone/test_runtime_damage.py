@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
 import shutil
 import struct
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support import runtime_build
 from support import standalone_api as api
+from support.commands import output
 from support.fake_opencl import build_fake
-from support.small_plans import Plan, add_plan
+from support.small_plans import Plan, add_plan, sealed
 
 from tvmflow.module.standalone import binding
 from tvmflow.module.standalone.format import HEADER, RECORDS, Section
@@ -56,33 +54,22 @@ def fake(tmp_path_factory):
     return build_fake(tmp_path_factory.mktemp("driver"), *runtime_build.SANITIZERS)
 
 
-def run(program: Path, *arguments: object, driver: Path | str = "") -> str:
-    done = subprocess.run(
-        [program, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "TVMFLOW_OPENCL_LIBRARY": str(driver)},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def test_each_byte_of_a_plan_and_of_the_weights_header_matters_or_does_not(tmp_path, fake):
     plan, _ = add_plan(SIZE)
     encoded = plan.encode()
     program = runtime_build.program(tmp_path / "damage", SOURCE, encoded, plan.weights())
     # Reserved fields in the weights' header are not read.
-    assert run(program, "create", SIZE, driver=fake).splitlines() == [
+    driver = {"TVMFLOW_OPENCL_LIBRARY": fake}
+    assert output(program, "create", SIZE, **driver).splitlines() == [
         f"plan {len(encoded)} refused 0 taken",
         f"weights {128 - 68} refused 68 taken",
     ]
-    run(program, "many", SIZE, 1000, driver=fake)
+    output(program, "many", SIZE, 1000, **driver)
 
 
 def test_wrong_records_under_a_right_checksum_are_not_followed(tmp_path):
     program = runtime_build.program(tmp_path / "damage", SOURCE, rich_plan().encode())
-    tried, _, taken, _ = run(program, "records").split()
+    tried, _, taken, _ = output(program, "records", TVMFLOW_OPENCL_LIBRARY="").split()
     assert int(tried) > 5000
     assert 0 < int(taken) < 0.7 * int(tried)
 
@@ -92,13 +79,10 @@ def test_text_that_is_not_what_was_packed_is_refused(section, tmp_path, driver):
     """Its checksum is right; the fault is found only if no cache has the program."""
     plan, _ = add_plan(SIZE)
     changed = bytearray(plan.encode())
-    header = np.frombuffer(bytes(changed[: HEADER.itemsize]), HEADER).copy()
+    header = np.frombuffer(bytes(changed[: HEADER.itemsize]), HEADER)
     offset, count = header[0]["section"][section].tolist()
     changed[offset + count // 2] ^= 1
-    digest = hashlib.sha256(changed[HEADER.itemsize :]).digest()
-    header[0]["checksum"] = np.frombuffer(digest, np.uint8)
-    content = header.tobytes() + bytes(changed[HEADER.itemsize :])
-    path = runtime_build.link(tmp_path / "changed.so", content, plan.weights())
+    path = runtime_build.link(tmp_path / "changed.so", sealed(bytes(changed)), plan.weights())
     with pytest.raises(api.CallError, match="kernels in the library: they are damaged") as caught:
         api.Model(path, opencl_library=driver)
     assert caught.value.status == api.DAMAGED
@@ -229,9 +213,8 @@ WRONG = [
 def open_plan(tmp_path_factory):
     """Return a function that calls `tf_plan_open`; it returns status and message."""
     path = tmp_path_factory.mktemp("plan") / "libplan.so"
-    sources = [str(runtime_build.NATIVE / name) for name in ("plan.c", "message.c")]
-    command = [*runtime_build.COMPILER, "-std=gnu11", "-shared", "-fPIC", *sources, "-o", path]
-    subprocess.run(command, check=True)
+    sources = [runtime_build.NATIVE / name for name in ("plan.c", "message.c")]
+    output(*runtime_build.COMPILER, "-std=gnu11", "-shared", "-fPIC", *sources, "-o", path)
     library = ctypes.CDLL(str(path))
 
     def run(encoded: bytes):
@@ -268,12 +251,11 @@ def test_what_is_wrong_in_a_record_is_named(open_plan, section, index, fields):
 
 
 @pytest.fixture(scope="module")
-def beside(tmp_path_factory):
+def beside(link):
     """Return a library whose weights are in a sidecar file; the file and the weights."""
-    folder = tmp_path_factory.mktemp("beside")
     plan, w = add_plan(SIZE)
-    path = runtime_build.link(folder / "libadd.so", plan.encode())
-    weights = folder / "libadd.so.weights"
+    path = link(plan, weights=b"")
+    weights = path.with_name(f"{path.name}.weights")
     weights.write_bytes(plan.weights())
     return path, weights, w
 
@@ -288,10 +270,10 @@ def test_weights_in_a_file_beside_the_library(beside, tmp_path):
             np.testing.assert_allclose(model(x)[0], 2 * x + w, rtol=1e-6)
 
 
-def test_a_library_whose_file_was_replaced_is_not_taken_for_cut_short(driver, tmp_path):
+def test_a_library_whose_file_was_replaced_is_not_taken_for_cut_short(link, driver, tmp_path):
     """More models of it can be created, even if the new file is smaller."""
     plan, w = add_plan(SIZE)
-    library = runtime_build.link(tmp_path / "libadd.so", plan.encode(), plan.weights())
+    library = link(plan)
     x = np.zeros(SIZE, np.float32)
     with api.Model(library, opencl_library=driver):
         (tmp_path / "new").write_bytes(b"small")
@@ -326,14 +308,14 @@ def test_weights_that_are_cut_short_missing_or_anothers(beside, tmp_path):
 
 
 @pytest.mark.parametrize("position", [128, 129, 200, -1])
-def test_a_flipped_byte_of_the_weights_is_noticed(beside, driver, tmp_path, position):
+def test_a_flipped_byte_of_the_weights_is_noticed(beside, link, driver, tmp_path, position):
     """The weights are in a sidecar, and in the library; the application may skip the check."""
     plan, w = add_plan(SIZE)
     content = bytearray(plan.weights())
     content[position] ^= 0x10
     path = tmp_path / "w"
     path.write_bytes(content)
-    inside = runtime_build.link(tmp_path / "libadd.so", plan.encode(), bytes(content))
+    inside = link(plan, weights=bytes(content))
     for library, options in ((beside[0], {"weights_path": path}), (inside, {})):
         options["opencl_library"] = driver
         with pytest.raises(api.CallError, match="they are damaged, their checksum") as caught:
@@ -345,13 +327,13 @@ def test_a_flipped_byte_of_the_weights_is_noticed(beside, driver, tmp_path, posi
             assert (model(x)[0] != w).sum() == 1
 
 
-def test_large_weights_are_compared_in_pieces(driver, tmp_path):
+def test_large_weights_are_compared_in_pieces(link, driver):
     """The pieces have 16 MiB: change a byte in each, and after the last."""
     count = (33 << 20) // 4
     plan, w = add_plan(count)
     content = plan.weights()
-    library = runtime_build.link(tmp_path / "libadd.so", plan.encode())
-    path = tmp_path / "libadd.so.weights"
+    library = link(plan, weights=b"")
+    path = library.with_name(f"{library.name}.weights")
     path.write_bytes(content)
     with api.Model(library, opencl_library=driver) as model:
         np.testing.assert_array_equal(model(np.zeros(count, np.float32))[0], w)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import runtime_build
 from support.fake_opencl import NO_ICD, Fake, build_fake, build_no_icd
 from support.small_plans import ADD_IMAGES, Plan, add_plan
 from support.standalone_api import (
@@ -24,19 +23,14 @@ X = np.random.default_rng(5).normal(size=64).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("devices")
-
-
-@pytest.fixture(scope="module")
-def library(folder):
+def library(link):
     """Return a library with buffers, and its weight."""
     plan, w = add_plan()
-    return runtime_build.link(folder / "libadd.so", plan.encode(), plan.weights()), w
+    return link(plan), w
 
 
 @pytest.fixture(scope="module")
-def image_library(folder):
+def image_library(link):
     """Return a library with images of 4 by 2 texels in 2 layers, and its weight."""
     plan = Plan(ADD_IMAGES)
     x, weight, y = (plan.image(4, 2, 2) for _ in range(3))
@@ -45,7 +39,7 @@ def image_library(folder):
     plan.launch("add_i", [x, weight, y, np.float32(2)], (4, 2, 2))
     for section, name, image in ((Section.INPUTS, "x", x), (Section.OUTPUTS, "y", y)):
         plan.interface(section, name, (64,), image, regions=[(0, (0, 0, 0), (4, 2, 2))])
-    return runtime_build.link(folder / "libimages.so", plan.encode(), plan.weights()), w
+    return link(plan), w
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import runtime_build
 from support import standalone_api as api
 from support.drivers import for_programs
 from support.small_plans import Plan, add_plan
@@ -21,10 +20,8 @@ pytestmark = pytest.mark.opencl
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    plan, _ = add_plan()
-    path = tmp_path_factory.mktemp("errors") / "libadd.so"
-    return runtime_build.link(path, plan.encode(), plan.weights())
+def library(link):
+    return link(add_plan()[0])
 
 
 @pytest.fixture(scope="module")
@@ -236,8 +233,8 @@ MANY_UNKNOWN = (
         "larger-buffer", "memory", "extension",
     ],
 )  # fmt: skip
-def test_plans_that_cannot_run(tmp_path, plan, status, text):
-    library = runtime_build.link(tmp_path / "lib.so", plan.encode())
+def test_plans_that_cannot_run(link, plan, status, text):
+    library = link(plan)
     message = refused(status, call=lambda: api.Model(library))
     assert re.search(text, message)
     assert len(message) < 8192

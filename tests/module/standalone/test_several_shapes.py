@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from contextlib import closing
 from pathlib import Path
-from shutil import which
 
 import numpy as np
 import pytest
 from onnx import helper
 from support import open_networks
+from support.commands import run
 from support.drivers import for_programs, run_program
-from support.mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, java_classes
+from support.mock_library import c_program, cpp_program, java_classes, run_java
 from support.open_networks import with_open_extents
 from support.operators import build
+from support.small_plans import sealed
 
 import tvmflow
 from tvmflow.errors import InputError, TvmflowError
 from tvmflow.ir.tensors import TensorInfo
-from tvmflow.module.standalone.format import HEADER, Section
+from tvmflow.module.standalone.format import Section
 from tvmflow.module.standalone.read import find_plan
 from tvmflow.verify.tolerance import assert_close, table_for
 
@@ -168,10 +167,8 @@ def check_scores(lines, expected):
 @pytest.mark.onnxruntime
 def test_c(library, first_scores, tmp_path):
     (tmp_path / "main.c").write_text(PROGRAM)
-    flags = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", f"-I{BINDINGS}")
-    where = f"-Wl,-rpath,{library.parent}"
-    run_program(*C_COMPILER, *flags, tmp_path / "main.c", library, where, "-o", tmp_path / "run")
-    lines = run_program(tmp_path / "run").splitlines()
+    program = c_program(tmp_path / "run", tmp_path / "main.c", library)
+    lines = run_program(program).splitlines()
     assert lines[0] == "30 1"
     check_scores(lines[1:5], first_scores)
     assert lines[5].startswith("1 Input 'x': the network has 4 shapes, but " + NEAREST)
@@ -223,18 +220,15 @@ def test_a_shape_that_is_set_keeps_those_of_other_inputs(tmp_path):
     with closing(tvmflow.compile(network, **STANDALONE, **several)) as module:
         module.save(library)
     (tmp_path / "main.c").write_text(TWO_INPUTS)
-    where = f"-Wl,-rpath,{library.parent}"
-    flags = (f"-I{BINDINGS}", where, "-o", tmp_path / "run")
-    run_program(*C_COMPILER, tmp_path / "main.c", library, *flags)
-    assert run_program(tmp_path / "run").splitlines() == ["2 3 15", "0"]
+    program = c_program(tmp_path / "run", tmp_path / "main.c", library)
+    assert run_program(program).splitlines() == ["2 3 15", "0"]
 
 
 @pytest.mark.onnxruntime
 def test_cpp(library, first_scores, tmp_path):
     (tmp_path / "main.cpp").write_text(CPP_PROGRAM)
-    flags = ("-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{BINDINGS}")
-    run_program(*CPP_COMPILER, *flags, tmp_path / "main.cpp", "-ldl", "-o", tmp_path / "run")
-    lines = run_program(tmp_path / "run", library).splitlines()
+    program = cpp_program(tmp_path / "run", tmp_path / "main.cpp")
+    lines = run_program(program, library).splitlines()
     check_scores(lines[:4], first_scores)
     assert lines[4].startswith("1 ")
     assert NEAREST in lines[4]
@@ -244,10 +238,7 @@ def test_cpp(library, first_scores, tmp_path):
 @pytest.mark.onnxruntime
 def test_java(library, first_scores, tmp_path):
     classes = java_classes(tmp_path / "classes", Path(__file__).with_name("RunShapes.java"))
-    home = Path(which("java")).resolve().parents[1]
-    signals = next(home.rglob("libjsig.so"), "")
-    command = ("java", "-Xcheck:jni", "-cp", classes, "RunShapes", library, tmp_path)
-    lines = run_program(*command, LD_PRELOAD=str(signals)).splitlines()
+    lines = run_java(classes, "RunShapes", library, tmp_path).splitlines()
     assert lines[0].startswith("passed: "), lines
     check_scores(lines[1:5], first_scores)
     assert NEAREST in lines[5]
@@ -258,8 +249,6 @@ def test_java(library, first_scores, tmp_path):
 )
 def test_shapes_that_are_not_those_of_the_launches(library, field, value, tmp_path):
     """Python and the library's runtime refuse them despite a right digest."""
-    import hashlib
-
     content = bytearray(library.read_bytes())
     plan = find_plan(library)
     assert plan is not None
@@ -269,24 +258,14 @@ def test_shapes_that_are_not_those_of_the_launches(library, field, value, tmp_pa
     records[field][1] = value
     made = bytearray(plan.content)
     made[offset : offset + records.nbytes] = records.tobytes()
-    header = np.frombuffer(bytes(made[: HEADER.itemsize]), HEADER).copy()
-    digest = hashlib.sha256(made[HEADER.itemsize :]).digest()
-    header[0]["checksum"] = np.frombuffer(digest, np.uint8)
-    made[: HEADER.itemsize] = header.tobytes()
-    content[start : start + len(made)] = made
+    content[start : start + len(made)] = sealed(bytes(made))
     damaged = tmp_path / library.name
     damaged.write_bytes(content)
     with pytest.raises(TvmflowError, match="shapes"):
         tvmflow.load(damaged)
     (tmp_path / "main.c").write_text(PROGRAM)
-    where = f"-Wl,-rpath,{tmp_path}"
-    command = (*C_COMPILER, f"-I{BINDINGS}", tmp_path / "main.c", damaged, where)
-    run_program(*command, "-o", tmp_path / "run")
-    process = subprocess.run(
-        [tmp_path / "run"], env={**os.environ, **for_programs()}, capture_output=True, text=True,
-        check=False, timeout=600,
-    )  # fmt: skip
-    assert process.returncode == 1
+    program = c_program(tmp_path / "run", tmp_path / "main.c", damaged)
+    process = run(program, status=1, **for_programs())
     assert "its shapes are wrong" in process.stdout
 
 

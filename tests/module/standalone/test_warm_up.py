@@ -8,8 +8,9 @@ import threading
 import numpy as np
 import pytest
 from support import standalone_api as api
-from support.fake_opencl import Fake, build_fake
+from support.fake_opencl import Fake
 from support.small_plans import Plan, add_plan, plan_of_two_shapes, values
+from support.threads import in_threads
 
 from tvmflow.module.standalone.format import Section
 
@@ -82,12 +83,10 @@ def test_what_is_started_is_waited_for_first(link):
         model.call("wait")
 
 
-def test_the_device_may_fail(link, tmp_path):
+def test_the_device_may_fail(link, driver):
     plan, _ = add_plan()
-    fake = build_fake(tmp_path)
-    driver = Fake(fake)
-    with api.Model(link(plan), opencl_library=fake) as model:
-        driver.fake_fail(b"clEnqueueNDRangeKernel", ctypes.c_uint64(1), -5, True)
+    with api.Model(link(plan), opencl_library=driver) as model:
+        Fake(driver).fake_fail(b"clEnqueueNDRangeKernel", ctypes.c_uint64(1), -5, True)
         with pytest.raises(api.CallError, match="CL_OUT_OF_RESOURCES"):
             model.call("warm_up")
 
@@ -107,21 +106,13 @@ def test_binaries_are_there_when_the_model_ends(link, tmp_path):
 
 def test_many_at_once_in_one_folder(link, tmp_path):
     plan, w = add_plan()
-    path, x, failures = link(plan), values(64), []
+    path, x = link(plan), values(64)
 
-    def use() -> None:
-        try:
-            for _ in range(5):
-                with api.Model(path, cache_folder=tmp_path / "cache") as model:
-                    model.call("warm_up")
-                    np.testing.assert_allclose(model(x)[0], 2 * x + w, rtol=1e-6)
-        except Exception as error:  # noqa: BLE001 (told below)
-            failures.append(error)
+    def use(_: int) -> None:
+        for _ in range(5):
+            with api.Model(path, cache_folder=tmp_path / "cache") as model:
+                model.call("warm_up")
+                np.testing.assert_allclose(model(x)[0], 2 * x + w, rtol=1e-6)
 
-    threads = [threading.Thread(target=use) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    in_threads(4, use)
     assert len(list((tmp_path / "cache").glob("*.program"))) == 1
