@@ -7,8 +7,9 @@ import builtins
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 from PIL import Image
+from support.operators import build
 
 import tvmflow
 from tvmflow.cli.pictures import read_pictures
@@ -20,14 +21,8 @@ WIDTH, HEIGHT = 11, 7
 def library(tmp_path_factory):
     """Return a function that compiles a network whose result is its picture."""
     folder, made = tmp_path_factory.mktemp("libraries"), {}
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["x"], ["y"])], "same",
-        [value("x", TensorProto.FLOAT, [1, 3, HEIGHT, WIDTH])],
-        [value("y", TensorProto.FLOAT, [1, 3, HEIGHT, WIDTH])],
-    )  # fmt: skip
-    opsets = [helper.make_opsetid("", 17)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    nodes = [helper.make_node("Identity", ["x"], ["y"])]
+    model = build(nodes, {"x": (1, 3, HEIGHT, WIDTH)}, ["y"])
     onnx.save(model, folder / "net.onnx")
 
     def make(text):

@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 from support.oclgrind import Oclgrind
+from support.operators import build
 
 import tvmflow
 from tvmflow.devices.choices import PRECISIONS, STORAGES
@@ -94,14 +95,7 @@ def test_kernels_between_blocked_inputs_and_outputs_are_clean(storage, under_ocl
         helper.make_node("Conv", ["y", "w"], ["z"], pads=[1] * 4),
         helper.make_node("Add", ["z", "x"], ["s"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "blocked",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 6, 7, 5))],
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, (1, 6, 7, 5)) for n in "yzs"],
-        [numpy_helper.from_array(weight, "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    model = build(nodes, {"x": (1, 6, 7, 5)}, [*"yzs"], {"w": weight}, opset=18)
     x = np.random.default_rng(5).standard_normal((1, 6, 7, 5)).astype(np.float32)
     expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
     oclgrind = under_oclgrind()

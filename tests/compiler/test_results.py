@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support.cuda_host import cuda_host
+from support.operators import build
 
 import tvmflow
 from tvmflow.errors import CompileError, DeviceError, ModelError
@@ -27,27 +28,15 @@ def network(
 ) -> onnx.ModelProto:
     """Return a network with ``scores``, input times integers, and ``positive``, of booleans."""
     image = len(shape) == 4
-    given = numpy_helper.from_array(weights(shape), "w")
     nodes = [
         helper.make_node("Conv" if image else "MatMul", ["x", "w"], ["scores"]),
         helper.make_node("Greater", ["scores", "zero"], ["positive"]),
         helper.make_node("Identity", ["x"], ["own_indices"]),
     ]
-    wide = [shape[0], CLASSES, *shape[2:]] if image else [*shape[:-1], CLASSES]
-    value, first = helper.make_tensor_value_info, batch or shape[0]
-    graph = helper.make_graph(
-        nodes,
-        "scoring",
-        [value("x", TensorProto.FLOAT, [first, *shape[1:]])],
-        [
-            value("scores", TensorProto.FLOAT, [first, *wide[1:]]),
-            value("positive", TensorProto.BOOL, [first, *wide[1:]]),
-            value("own_indices", TensorProto.FLOAT, [first, *shape[1:]]),
-        ],
-        [given, numpy_helper.from_array(np.zeros((), np.float32), "zero")],
-    )
-    opsets = [helper.make_opsetid("", opset)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    inputs = {"x": (batch or shape[0], *shape[1:])}
+    constants = {"w": weights(shape), "zero": np.float32(0)}
+    outputs = ["scores", "positive", "own_indices"]
+    return build(nodes, inputs, outputs, constants, opset, element_type=None)
 
 
 def weights(shape: tuple[int, ...]) -> np.ndarray:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 from support.first_stages import compiled_until
+from support.operators import build
 from tvm import tirx
 
 import tvmflow
@@ -28,14 +29,8 @@ def chain(count, *operators, shape=(2, 4, 3)):
         inputs = [f"v{index - 1}" if index else "x", *others]
         nodes.append(helper.make_node(op_type, inputs, [f"v{index}"]))
     nodes.append(helper.make_node("Identity", [f"v{count - 1}"], ["y"]))
-    values = {name: helper.make_tensor_value_info(name, 1, shape) for name in ("x", "z", "y")}
     is_read = any("z" in node.input for node in nodes)
-    graph = helper.make_graph(
-        nodes, "chain", [values["x"], values["z"]] if is_read else [values["x"]], [values["y"]],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )  # fmt: skip
-    opsets = [helper.make_opsetid("", 17)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    return build(nodes, dict.fromkeys("xz" if is_read else "x", shape), ["y"], constants)
 
 
 MIXED = (("Relu",), ("Add", "constant"), ("Mul", "constant"), ("Sigmoid",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from onnx import TensorProto, helper
+from support.operators import single
 
 import tvmflow
 from tvmflow.runtime import threads
@@ -34,12 +34,9 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.fixture(scope="module")
 def module_files(tmp_path_factory):
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (257, 1023)) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Tanh", ["x"], ["y"])], "tanh", [x], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     folder = tmp_path_factory.mktemp("threads")
     paths = [folder / "one.so", folder / "other.so"]
-    with tvmflow.compile(model, target="llvm") as module:
+    with tvmflow.compile(single("Tanh", [(257, 1023)]), target="llvm") as module:
         for path in paths:
             module.save(path)
     return paths

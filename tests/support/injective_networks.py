@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
-from support.operators import random
+from support.operators import build, random
 
 
 def ints(*values):
@@ -37,20 +36,9 @@ class Outputs:
         return result
 
     def model(self):
-        kinds = {"i": TensorProto.INT64}
-        graph = helper.make_graph(
-            self.nodes,
-            "moves",
-            [
-                helper.make_tensor_value_info(n, kinds.get(n, TensorProto.FLOAT), s)
-                for n, s in self.inputs.items()
-            ],
-            [onnx.ValueInfoProto(name=n) for n in self.outputs],
-            [numpy_helper.from_array(a, n) for n, a in self.constants.items()],
-        )
-        opsets = [helper.make_opsetid("", 18)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
-        return onnx.shape_inference.infer_shapes(model, strict_mode=True)
+        inputs = {n: np.zeros(s, np.int64) if n == "i" else s for n, s in self.inputs.items()}
+        parts = (self.nodes, inputs, self.outputs, self.constants)
+        return build(*parts, opset=18, element_type=None)
 
 
 def scaled(factor):

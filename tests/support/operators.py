@@ -27,20 +27,30 @@ def random(shape: Sequence[int], scale: float = 1.0, seed: int = RNG_SEED) -> np
 
 def build(
     nodes: Sequence[onnx.NodeProto],
-    inputs: Mapping[str, Sequence[int]],
+    inputs: Mapping[str, Sequence[int | str] | np.ndarray],
     outputs: Sequence[str],
     constants: Mapping[str, np.ndarray] | None = None,
     opset: int = 17,
     element_type: int | None = TensorProto.FLOAT,
+    name: str = "test",
+    strict: bool = True,
 ) -> onnx.ModelProto:
-    """Return a model of float inputs; the shapes of outputs are inferred.
+    """Return a model whose inputs are like arrays, or floats of a shape.
 
-    Their types are inferred, too, if ``element_type`` is ``None``.
+    The shapes of outputs are inferred, and their types, too, if ``element_type`` is ``None``;
+    ``strict`` refuses a model of which ONNX does not know all.
     """
+
+    def value(name: str, like: Sequence[int | str] | np.ndarray) -> onnx.ValueInfoProto:
+        if not isinstance(like, np.ndarray):
+            return helper.make_tensor_value_info(name, TensorProto.FLOAT, like)
+        kind = helper.np_dtype_to_tensor_dtype(like.dtype)
+        return helper.make_tensor_value_info(name, kind, like.shape)
+
     graph = helper.make_graph(
         list(nodes),
-        "test",
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs.items()],
+        name,
+        [value(*pair) for pair in inputs.items()],
         [
             helper.make_tensor_value_info(n, element_type, None)
             if element_type is not None
@@ -54,7 +64,7 @@ def build(
         opsets.append(helper.make_opsetid(DOMAIN, VERSION))
         register_schemas()
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    return onnx.shape_inference.infer_shapes(model, strict_mode=True)
+    return onnx.shape_inference.infer_shapes(model, strict_mode=strict)
 
 
 def single(

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
+
+from support.operators import build
 
 Array = np.ndarray
 #: Number of gates and default activations, by operator.
@@ -40,16 +42,9 @@ def model_of(
         names.pop()
     node = helper.make_node(kind, names, list(outputs), name="node", **attributes)
     pairs = [(n, a, c) for n, a, c in zip(names, arrays, constant, strict=False) if a is not None]
-    graph = helper.make_graph(
-        [node], "one",
-        [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-         for n, a, c in pairs if not c],
-        [onnx.ValueInfoProto(name=name) for name in outputs if name],
-        [numpy_helper.from_array(a, n) for n, a, c in pairs if c],
-    )  # fmt: skip
-    opsets = [helper.make_opsetid("", opset)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    return model, {n: a for n, a, c in pairs if not c}
+    feeds, constants = ({n: a for n, a, c in pairs if c == is_constant} for is_constant in (0, 1))
+    results = [name for name in outputs if name]
+    return build([node], feeds, results, constants, opset, element_type=None), feeds
 
 
 def draw(

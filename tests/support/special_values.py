@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+
+from support.operators import build
 
 _RNG = np.random.default_rng(20)
 _NAN, _INF = np.nan, np.inf
@@ -262,7 +264,7 @@ def network(
     With ``blocked``, an identity convolution precedes the nodes that read `X`, whose channels are
     then in blocks.
     """
-    nodes, constants, outputs = [], [], []
+    nodes, constants, outputs = [], {}, []
     inputs: dict[int, str] = {}
     feeds: dict[str, np.ndarray] = {}
     opset = max(CASES[name].opset for name in names)
@@ -273,7 +275,7 @@ def network(
                 arguments.append("")
             elif isinstance(value, tuple):
                 arguments.append(f"k{len(constants)}")
-                constants.append(numpy_helper.from_array(value[0], arguments[-1]))
+                constants[arguments[-1]] = value[0]
             else:
                 if id(value) not in inputs:
                     inputs[id(value)] = f"x{len(inputs)}"
@@ -287,22 +289,11 @@ def network(
         for node in nodes:
             node.input[:] = ["same" if each == source else each for each in node.input]
         ones = np.ones((SHAPE[1], 1, 1, 1), np.float32)
-        constants.append(numpy_helper.from_array(ones, "ones"))
+        constants["ones"] = ones
         nodes.insert(
             0, helper.make_node("Conv", [source, "ones"], ["same"], "same", group=SHAPE[1])
         )
-    graph = helper.make_graph(
-        nodes,
-        "special",
-        [
-            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-            for n, a in feeds.items()
-        ],
-        [onnx.ValueInfoProto(name=name) for name in outputs],
-        constants,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
-    return onnx.shape_inference.infer_shapes(model), feeds
+    return build(nodes, feeds, outputs, constants, opset, None, strict=False), feeds
 
 
 def references(names: Iterable[str]) -> dict[str, np.ndarray]:
@@ -347,18 +338,8 @@ def _run(
         arguments.append(f"x{index}")
         feeds[arguments[-1]] = array
     results = [f"y{index}" for index in range(case.results)]
-    graph = helper.make_graph(
-        [helper.make_node(operator, arguments, results, **attributes)],
-        "one",
-        [
-            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-            for n, a in feeds.items()
-        ],
-        [onnx.ValueInfoProto(name=name) for name in results],
-    )
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", case.opset)], ir_version=10
-    )
+    nodes = [helper.make_node(operator, arguments, results, **attributes)]
+    model = build(nodes, feeds, results, None, case.opset, None, strict=False)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1

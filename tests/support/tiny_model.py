@@ -4,34 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+
+from support.operators import build
 
 
 def tiny_model(scale: float = 1.0) -> onnx.ModelProto:
     """``y = relu(conv(x) + z)`` and ``positive = conv(x) + z > 0``; the batch size is open."""
     generator = np.random.default_rng(5)
     kernel = scale * generator.standard_normal((4, 3, 3, 3)).astype(np.float32)
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [
-            helper.make_node("Conv", ["x/in", "w"], ["c"], pads=[1, 1, 1, 1]),
-            helper.make_node("Add", ["c", "z"], ["s"]),
-            helper.make_node("Relu", ["s"], ["y"]),
-            helper.make_node("Greater", ["s", "zero"], ["positive"]),
-        ],
-        "tiny",
-        [
-            value("x/in", TensorProto.FLOAT, ["batch", 3, 8, 8]),
-            value("z", TensorProto.FLOAT, [4, 1, 1]),
-        ],
-        [
-            value("y", TensorProto.FLOAT, ["batch", 4, 8, 8]),
-            value("positive", TensorProto.BOOL, ["batch", 4, 8, 8]),
-        ],
-        [
-            numpy_helper.from_array(kernel, "w"),
-            numpy_helper.from_array(np.zeros((), np.float32), "zero"),
-        ],
-    )
-    opset = helper.make_opsetid("", 17)
-    return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    nodes = [
+        helper.make_node("Conv", ["x/in", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Add", ["c", "z"], ["s"]),
+        helper.make_node("Relu", ["s"], ["y"]),
+        helper.make_node("Greater", ["s", "zero"], ["positive"]),
+    ]
+    inputs = {"x/in": ("batch", 3, 8, 8), "z": (4, 1, 1)}
+    constants = {"w": kernel, "zero": np.float32(0)}
+    return build(nodes, inputs, ["y", "positive"], constants, element_type=None, name="tiny")

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from support.operators import build
 from tvmflow.compiler.options import CompileOptions
 from tvmflow.journal.records import Device
 from tvmflow.tuning.building import Built, Case, ExclusiveCpu
@@ -28,9 +29,9 @@ def model() -> onnx.ModelProto:
     """Return a network of a 3x3, two equal pointwise and a depthwise convolution, in this order."""
     rng = np.random.default_rng(4)
 
-    def weight(name: str, *shape: int) -> onnx.TensorProto:
+    def weight(*shape: int) -> np.ndarray:
         values = rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
-        return numpy_helper.from_array(values.astype(np.float32), name)
+        return values.astype(np.float32)
 
     same = {"pads": [1, 1, 1, 1]}
     nodes = [
@@ -42,19 +43,11 @@ def model() -> onnx.ModelProto:
         helper.make_node("Relu", ["e"], ["f"]),
         helper.make_node("Conv", ["f", "w3"], ["y"], group=20, **same),
     ]
-    weights = [
-        weight("w0", 20, 5, 3, 3), weight("w1", 20, 20, 1, 1), weight("w2", 20, 20, 1, 1),
-        weight("w3", 20, 1, 3, 3),
-    ]  # fmt: skip
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes,
-        "tunable",
-        [value("x", TensorProto.FLOAT, (1, 5, 18, 14))],
-        [value("y", TensorProto.FLOAT, None)],
-        weights,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    weights = {
+        "w0": weight(20, 5, 3, 3), "w1": weight(20, 20, 1, 1), "w2": weight(20, 20, 1, 1),
+        "w3": weight(20, 1, 3, 3),
+    }  # fmt: skip
+    return build(nodes, {"x": (1, 5, 18, 14)}, ["y"], weights, opset=18, name="tunable")
 
 
 @cache

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from support.operators import single
 
 import tvmflow
 import tvmflow.verify.compare
@@ -17,32 +17,18 @@ pytestmark = pytest.mark.onnxruntime
 
 
 def test_of_a_module_and_of_its_file(tmp_path: Path):
-    node = helper.make_node("Exp", ["x"], ["y"])
-    tensors = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy")
-    x, y = tensors
-    model = helper.make_model(
-        helper.make_graph([node], "net", [x], [y]),
-        opset_imports=[helper.make_opsetid("", 17)],
-        ir_version=8,
-    )
     path = tmp_path / "net.onnx"
-    onnx.save(model, path)
+    onnx.save(single("Exp", [(2, 3)]), path)
     with tvmflow.compile(path, target="llvm") as module:
         file = module.save(tmp_path / "net.so")
         report = tvmflow.verify(path, module)
     assert report.passed
-    given = tvmflow.verify(path, file, {"x": np.ones((2, 3), np.float32)})
+    given = tvmflow.verify(path, file, {"x0": np.ones((2, 3), np.float32)})
     assert repr(given).startswith(f"<Report: passed against {given.reference}, 1 output, at most")
     assert len(repr(given)) < 120
     # The package is one still, by the name of the function.
     assert tvmflow.verify.compare.Report is type(report)
-    node.op_type = "Sinh"
-    changed = onnx.helper.make_model(
-        helper.make_graph([node], "net", [x], [y]),
-        opset_imports=[helper.make_opsetid("", 17)],
-        ir_version=8,
-    )
-    onnx.save(changed, path)
+    onnx.save(single("Sinh", [(2, 3)]), path)
     failed = tvmflow.verify(path, file)
     assert repr(failed).startswith("<Report: failed")
     with pytest.raises(VerificationError):

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support import norm_chains
-from support.operators import random
+from support.operators import build, random
 
 from tvmflow.errors import VerificationError
 from tvmflow.ir.tensors import TensorInfo
@@ -21,22 +21,14 @@ FEEDS = {"x": np.linspace(-1, 1, 64, dtype=np.float32)}
 @pytest.fixture
 def model(tmp_path):
     """Write ``(x + 1000) - 1000``, which is off by up to 3e-5, and a whole number from it."""
-    large = numpy_helper.from_array(np.float32(1000), "large")
-    again = numpy_helper.from_array(np.float32(1000), "again")
     nodes = [
         helper.make_node("Add", ["x", "large"], ["sum"]),
         helper.make_node("Sub", ["sum", "again"], ["y"]),
         helper.make_node("Cast", ["y"], ["whole"], to=TensorProto.INT32),
     ]
-    outputs = [
-        helper.make_tensor_value_info("y", TensorProto.FLOAT, [64]),
-        helper.make_tensor_value_info("whole", TensorProto.INT32, [64]),
-    ]
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [64])]
-    graph = helper.make_graph(nodes, "net", inputs, outputs, [large, again])
+    constants = dict.fromkeys(("large", "again"), np.float32(1000))
     path = tmp_path / "net.onnx"
-    opset = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    onnx.save(build(nodes, {"x": (64,)}, ["y", "whole"], constants, element_type=None), path)
     return path
 
 
@@ -158,13 +150,8 @@ def test_places_that_are_divided_as_floats_do_not_move(tmp_path, dtype):
         helper.make_node("Cast", ["floor"], ["row"], to=TensorProto.INT64),
         helper.make_node("Gather", ["x", "row"], ["y"]),
     ]
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, columns])]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, columns])]
-    initializers = [numpy_helper.from_array(a, n) for n, a in constants.items()]
-    graph = helper.make_graph(nodes, "rows", inputs, outputs, initializers)
     path = tmp_path / "rows.onnx"
-    opset = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    onnx.save(build(nodes, {"x": (rows, columns)}, ["y"], constants), path)
     x = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns) / 256
     report = report_of_results(path, {"x": x}, {"y": x[-1:] + 10}, dtype)
     assert not report.passed
