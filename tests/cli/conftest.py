@@ -31,6 +31,11 @@ class Result:
         """Return standard output parsed as JSON."""
         return json.loads(self.stdout)
 
+    def succeeded(self) -> Result:
+        """Check the exit status; return the result."""
+        assert self.status == 0, self.stdout + self.stderr
+        return self
+
     def refused(self, *words: str, status: int = 2) -> None:
         """Check for a message with `words` and a remedy, without a traceback."""
         assert self.status == status, self.stdout + self.stderr

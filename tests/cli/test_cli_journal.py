@@ -38,8 +38,9 @@ LINE = {
 def journal(cli) -> Path:
     """Return a journal imported from a log with one good and one bad line."""
     Path("a.log").write_text(json.dumps(LINE) + "\nnonsense\n")
-    result = cli("journal", "import", "a.log", "--journal", "a.journal", "--device-name", "A 660")
-    assert result.status == 0
+    result = cli(
+        "journal", "import", "a.log", "--journal", "a.journal", "--device-name", "A 660"
+    ).succeeded()
     assert "a.log: imported 1 of 2 lines: line 2 is no JSON" in result.stderr
     return Path("a.journal")
 
@@ -58,8 +59,7 @@ def test_what_is_imported_is_listed_shown_and_good(cli, journal):
     assert shown == best
     assert cli("journal", "show", journal, "--workload", "ff" * 16, "--json").json == []
     assert cli("journal", "show", journal, "--events", "--json").json == []
-    good = cli("journal", "verify", journal)
-    assert good.status == 0
+    good = cli("journal", "verify", journal).succeeded()
     assert "Good" in good.stderr
 
 
@@ -94,8 +94,7 @@ def test_journals_are_exported_merged_and_compacted(cli, journal):
 def test_compile_uses_a_journal_and_says_so(cli, journal):
     Path("net.onnx").write_bytes(tiny_model().SerializeToString())
     options = ("--shape", "x/in=1,3,8,8", "--device", "adreno", "--storage", "texture")
-    result = cli("compile", "net.onnx", *options, "--journal", journal, "-o", "net.so")
-    assert result.status == 0, result.stderr
+    cli("compile", "net.onnx", *options, "--journal", journal, "-o", "net.so").succeeded()
     schedules = cli("inspect", "net.so", "--json").json["schedules"]
     (choice,) = (c for c in schedules.values() if c["family"] == "conv2d")
     assert choice["source"] == "journal"

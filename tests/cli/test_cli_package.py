@@ -18,8 +18,7 @@ def library(tmp_path):
 
 def test_an_archive_for_linux(cli, library, tmp_path):
     output = tmp_path / "mock.tar.gz"
-    done = cli("package", library, "--tar", output, "--package-version", "3.0")
-    assert done.status == 0, done.stderr
+    done = cli("package", library, "--tar", output, "--package-version", "3.0").succeeded()
     assert f"mock for {Host.native().triple}" in done.stderr
     with tarfile.open(output) as archive:
         assert "mock-3.0/lib/libmock.so" in archive.getnames()
@@ -31,8 +30,7 @@ def test_an_archive_for_linux(cli, library, tmp_path):
 
 @pytest.mark.java
 def test_classes_apart_in_a_repository(cli, tmp_path):
-    done = cli("package", "--only-classes", "--repository", tmp_path / "repo")
-    assert done.status == 0, done.stderr
+    done = cli("package", "--only-classes", "--repository", tmp_path / "repo").succeeded()
     folder = tmp_path / "repo/ai/tvmflow/tvmflow-runtime" / __version__
     names = [f"tvmflow-runtime-{__version__}.{end}" for end in ("aar", "pom")]
     assert sorted(path.name for path in folder.iterdir()) == names

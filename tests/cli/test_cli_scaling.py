@@ -45,8 +45,9 @@ def simulated(monkeypatch):
 
 
 def test_a_table_has_a_row_for_each_measurement(cli, compiled, four, simulated):
-    printed = cli("bench", compiled, four, *SCALING, "--batches", "1,4", "--threads", "1,2")
-    assert printed.status == 0, printed.stderr
+    printed = cli(
+        "bench", compiled, four, *SCALING, "--batches", "1,4", "--threads", "1,2"
+    ).succeeded()
     rows = {tuple(line.split()[:3]): line.split()[3:] for line in printed.stdout.splitlines()}
     assert "Throughput, llvm on" in printed.stdout
     assert re.search(r"^LLVM \d+, tvmflow \S+ TVM \S+ *$", printed.stdout, re.MULTILINE)
@@ -57,8 +58,9 @@ def test_a_table_has_a_row_for_each_measurement(cli, compiled, four, simulated):
 
 
 def test_a_model_is_compiled_and_measured(cli, model):
-    result = cli("bench", model, *SCALING, "--target", "llvm", "--batches", "1,3", "--json")
-    assert result.status == 0, result.stderr
+    result = cli(
+        "bench", model, *SCALING, "--target", "llvm", "--batches", "1,3", "--json"
+    ).succeeded()
     found = result.json["points"]
     assert [point["batch"] for point in found] == [1, 3]
     for point in found:
@@ -102,8 +104,7 @@ def test_mistakes_are_refused(cli, compiled, monkeypatch, options, words):
 
 def test_a_links_cost_is_predicted(cli, compiled, four):
     link = ("--link", "8Mbit", "--latency-us", "0")
-    result = cli("bench", compiled, four, *SCALING, *link, "--json")
-    assert result.status == 0, result.stderr
+    result = cli("bench", compiled, four, *SCALING, *link, "--json").succeeded()
     found = result.json["communication"]
     assert (found["batch"], found["link"]) == (4, {"bytes_per_s": 1e6, "latency_s": 0.0})
     (point,) = (p for p in result.json["points"] if p["batch"] == 4)
@@ -148,8 +149,7 @@ def test_names_of_models_are_no_markup(cli, tmp_path, simulated):
     (tmp_path / "x[" / "y]").mkdir(parents=True)
     # Within it stands "[/y]", which would end what has not begun.
     onnx.save(model, tmp_path / "x[" / "y]" / "nä.onnx")
-    result = cli("bench", "x[/y]/nä.onnx", *SCALING, "--target", "llvm", "--json")
-    assert result.status == 0, result.stderr
+    result = cli("bench", "x[/y]/nä.onnx", *SCALING, "--target", "llvm", "--json").succeeded()
     assert result.json["files"] == ["x[/y]/nä.onnx"]
 
 
@@ -186,8 +186,7 @@ def farm(tmp_path_factory):
 def test_two_servers_are_measured(cli, compiled, four, farm):
     at = ("--tracker", str(farm.address), "--key", "pair")
     cli("bench", compiled, *SCALING, "--devices", "1,4", *at).refused("from 1 to 2, got 4")
-    result = cli("bench", compiled, four, *SCALING, "--devices", "1,2", *at, "--json")
-    assert result.status == 0, result.stderr
+    result = cli("bench", compiled, four, *SCALING, "--devices", "1,2", *at, "--json").succeeded()
     report = result.json
     assert report["device_name"].startswith("2 of 2 servers of pair (2 × ")
     measured = {(p["batch"], p["devices"]) for p in report["points"]}

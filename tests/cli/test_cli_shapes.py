@@ -24,8 +24,7 @@ def model(tmp_path_factory) -> Path:
 def module(cli, model, tmp_path) -> Path:
     found = tmp_path / "net.so"
     shapes = ("--shape", "x=1..2,3,?,?", "--at", "12x12,9x31")
-    result = cli("compile", model, "--target", "llvm", *shapes, "-o", found)
-    assert result.status == 0, result.stderr
+    cli("compile", model, "--target", "llvm", *shapes, "-o", found).succeeded()
     return found
 
 
@@ -53,10 +52,8 @@ def test_commands_choose_a_shape(cli, model, module):
 @pytest.mark.onnxruntime
 def test_other_batches(cli, module):
     np.savez("five.npz", x=open_networks.values((5, 3, 9, 31)))
-    found = cli("run", module, "--inputs", "five.npz", "--outputs", "out.npz")
-    assert found.status == 0, found.stderr
-    padded = cli("run", module, "--inputs", "five.npz", "--pad-batch", "--outputs", "padded.npz")
-    assert padded.status == 0, padded.stderr
+    cli("run", module, "--inputs", "five.npz", "--outputs", "out.npz").succeeded()
+    cli("run", module, "--inputs", "five.npz", "--pad-batch", "--outputs", "padded.npz").succeeded()
     (first, second) = (np.load(name) for name in ("out.npz", "padded.npz"))
     for name in first:
         assert first[name].shape == (5, 5)

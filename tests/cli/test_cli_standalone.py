@@ -177,8 +177,7 @@ def test_forms_that_are_impossible(cli, model, options, words):
 @pytest.mark.usefixtures("known_ceilings")
 def test_kernels_of_a_library_are_profiled(cli, library):
     """Times are those of the library's own events; facts that it does not carry are reported."""
-    result = cli("profile", library, "--runs", "3", "--trace", "trace.json", "--json")
-    assert result.status == 0, result.stderr
+    result = cli("profile", library, "--runs", "3", "--trace", "trace.json", "--json").succeeded()
     profile = from_json(result.json)
     assert profile.device.name == tvmflow.load(library).describe()["device"]["name"]
     assert profile.ceilings is not None

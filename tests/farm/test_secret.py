@@ -303,32 +303,32 @@ def test_a_gate_that_does_not_know_the_secret_is_refused(make_secret: MakeSecret
             address.connect(PATIENCE_S)
 
 
-def test_an_answer_cannot_be_sent_back(make_secret: MakeSecret):
-    """Echoing the received bytes proves nothing."""
+def repeat_an_answer(peer: socket.socket) -> None:
+    hello = peer.recv(1000)
+    peer.sendall(hello[len(GREETING) :] * 2)
+
+
+def repeat_a_proof(peer: socket.socket) -> None:
+    peer.sendall(GREETING + bytes(32))
+    peer.sendall(peer.recv(1000)[32:])
+
+
+@pytest.mark.parametrize(
+    ("repeat", "ask", "message"),
+    [
+        (repeat_an_answer, "demand", "wrong secret"),
+        (repeat_a_proof, "prove", "does not know the secret"),
+    ],
+    ids=["answer", "proof"],
+)
+def test_echoing_what_was_received_proves_nothing(
+    make_secret: MakeSecret, repeat: Callable[[socket.socket], None], ask: str, message: str
+):
     ours, theirs = socket.socketpair()
     with ours, theirs:
-
-        def repeat() -> None:
-            hello = theirs.recv(1000)
-            theirs.sendall(hello[len(GREETING) :] * 2)
-
-        threading.Thread(target=repeat, daemon=True).start()
-        with pytest.raises(UnprovenError, match="wrong secret"):
-            make_secret().demand(ours, PATIENCE_S)
-
-
-def test_a_proof_cannot_be_sent_back(make_secret: MakeSecret):
-    """Asking for a proof and echoing it proves nothing either."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-
-        def repeat() -> None:
-            theirs.sendall(GREETING + bytes(32))
-            theirs.sendall(theirs.recv(1000)[32:])
-
-        threading.Thread(target=repeat, daemon=True).start()
-        with pytest.raises(UnprovenError, match="does not know the secret"):
-            make_secret().prove(ours, PATIENCE_S)
+        threading.Thread(target=repeat, args=[theirs], daemon=True).start()
+        with pytest.raises(UnprovenError, match=message):
+            getattr(make_secret(), ask)(ours, PATIENCE_S)
 
 
 def test_what_asks_for_no_secret_is_not_told_anything(make_secret: MakeSecret):

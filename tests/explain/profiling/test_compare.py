@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 
 from support.profiles import synthetic_profile
 
@@ -13,12 +13,12 @@ def with_nodes(*launches):
     """A profile whose kernels compute these nodes, or none and have this function."""
     profile = synthetic_profile(len(launches))
     kernels = [
-        dataclasses.replace(kernel, nodes=(), function=nodes)
+        replace(kernel, nodes=(), function=nodes)
         if isinstance(nodes, str)
-        else dataclasses.replace(kernel, nodes=nodes)
+        else replace(kernel, nodes=nodes)
         for kernel, nodes in zip(profile.kernels, launches, strict=True)
     ]
-    return dataclasses.replace(profile, kernels=tuple(kernels))
+    return replace(profile, kernels=tuple(kernels))
 
 
 def test_the_same_nodes_are_a_pair():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import replace
 
 import pytest
 from support.profiles import synthetic_profile
@@ -18,12 +18,12 @@ def tiny_kernels(call_us, launches=300, us=2.0, target="opencl"):
     """A network of many kernels that take next to nothing, one launched every 3 µs."""
     made = synthetic_profile(launches)
     kernels = tuple(
-        dataclasses.replace(kernel, median_us=us, start_us=3.0 * number)
+        replace(kernel, median_us=us, start_us=3.0 * number)
         for number, kernel in enumerate(made.kernels)
     )
     whole = Spread(call_us / 1e3, 0.9 * call_us / 1e3, 1.2 * call_us / 1e3)
-    module = dataclasses.replace(made.module, target=target)
-    return dataclasses.replace(made, module=module, kernels=kernels, whole=whole, findings=())
+    module = replace(made.module, target=target)
+    return replace(made, module=module, kernels=kernels, whole=whole, findings=())
 
 
 def test_many_tiny_kernels_are_the_hosts_time():
@@ -38,7 +38,7 @@ def test_many_tiny_kernels_are_the_hosts_time():
     assert "75%" in found.sentence
     assert "6.0 µs a launch" in found.sentence
     assert profile.worth_us(found) == pytest.approx(1800.0)
-    with_it = dataclasses.replace(profile, findings=(found,))
+    with_it = replace(profile, findings=(found,))
     assert from_json(json.loads(json.dumps(with_it.to_json()))) == with_it
 
 
@@ -48,7 +48,7 @@ def test_from_half_of_a_call_on(call_us, is_found):
 
 
 def test_a_network_without_launches_has_no_finding():
-    assert host_finding(dataclasses.replace(tiny_kernels(2400.0), kernels=())) is None
+    assert host_finding(replace(tiny_kernels(2400.0), kernels=())) is None
 
 
 @pytest.mark.parametrize(("target", "is_named"), [("cuda", True), ("opencl", False)])

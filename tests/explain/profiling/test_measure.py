@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -210,7 +210,7 @@ def test_ceilings_of_a_busy_machine_are_noticed(path, monkeypatch):
 def test_runs_that_take_longer_than_calls_are_told(path, monkeypatch):
     def fast(*arguments, **options):
         timing = benchmark(*arguments, **options)
-        return dataclasses.replace(timing, median_ms=1e-6, p10_ms=1e-6, p90_ms=1e-6)
+        return replace(timing, median_ms=1e-6, p10_ms=1e-6, p90_ms=1e-6)
 
     monkeypatch.setattr("tvmflow.explain.profiling.measure.benchmark", fast)
     found = tvmflow.profile(path, runs=1)
@@ -222,7 +222,7 @@ def test_runs_that_take_longer_than_calls_are_told(path, monkeypatch):
 def test_calls_that_are_mostly_the_hosts_are_found(path, monkeypatch):
     def slow(*arguments, **options):
         timing = benchmark(*arguments, **options)
-        return dataclasses.replace(timing, median_ms=1e4, p10_ms=1e4, p90_ms=1e4)
+        return replace(timing, median_ms=1e4, p10_ms=1e4, p90_ms=1e4)
 
     monkeypatch.setattr("tvmflow.explain.profiling.measure.benchmark", slow)
     found = tvmflow.profile(path, runs=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 
 import pytest
 from support.profiles import synthetic_profile
@@ -70,14 +70,14 @@ def test_a_profile_beside_itself(show):
 
 @browser_test
 def test_other_networks_devices_and_targets_are_said(show):
-    other = dataclasses.replace(
+    other = replace(
         PROFILE,
-        module=dataclasses.replace(
+        module=replace(
             PROFILE.module, name="other net", target="llvm", versions={"tvmflow": "0.0.1"}
         ),
-        device=dataclasses.replace(PROFILE.device, name="Another GPU"),
+        device=replace(PROFILE.device, name="Another GPU"),
         kernels=tuple(
-            dataclasses.replace(kernel, nodes=(f"other/{number}",), clock="host")
+            replace(kernel, nodes=(f"other/{number}",), clock="host")
             for number, kernel in enumerate(PROFILE.kernels)
         ),
     )
@@ -96,12 +96,10 @@ def test_other_networks_devices_and_targets_are_said(show):
 
 @browser_test
 def test_both_have_one_scale(show):
-    slow = dataclasses.replace(
+    slow = replace(
         PROFILE,
         kernels=tuple(
-            dataclasses.replace(
-                kernel, median_us=4 * kernel.median_us, start_us=4 * kernel.start_us
-            )
+            replace(kernel, median_us=4 * kernel.median_us, start_us=4 * kernel.start_us)
             for kernel in PROFILE.kernels
         ),
     )

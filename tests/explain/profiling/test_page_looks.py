@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
+from dataclasses import replace
 from itertools import cycle
 
 import numpy as np
@@ -54,58 +54,41 @@ def oklab(light):
     )
 
 
+def with_kernels(profile, **changes):
+    return replace(profile, kernels=tuple(replace(k, **changes) for k in profile.kernels))
+
+
+def without_numbers():
+    fields = cycle(("median_us", "gflops", "start_us", "p10_us", "flops", "roofline_share"))
+    values = cycle((math.nan, math.inf, -math.inf, math.nan))
+    changed = zip(PROFILE.kernels, fields, values, strict=False)
+    kernels = tuple(replace(kernel, **{field: value}) for kernel, field, value in changed)
+    findings = tuple(replace(finding, share=math.nan) for finding in PROFILE.findings)
+    return replace(PROFILE, kernels=kernels, findings=findings)
+
+
+MISSING = {
+    "nothing known": replace(synthetic_profile(3), ceilings=None, memory=(), tir={}, sources={}),
+    "one": synthetic_profile(1),
+    "none": synthetic_profile(0),
+    "nothing computed": with_kernels(
+        synthetic_profile(4), flops=0, gflops=0.0, intensity=0.0, nodes=(), median_us=0.0
+    ),
+    "other steps": replace(PROFILE, memory=PROFILE.memory[:7]),
+    "no texture": replace(PROFILE, ceilings=Ceilings(20.0, 400.0, 6.5)),
+    "no arithmetic": replace(PROFILE, ceilings=Ceilings(20.0, 0.0, 6.5)),
+    "negative": replace(
+        PROFILE,
+        ceilings=Ceilings(-20.0, -400.0, 6.5),
+        kernels=tuple(replace(k, median_us=-k.median_us) for k in PROFILE.kernels),
+        findings=tuple(replace(f, cost={}) for f in PROFILE.findings),
+    ),
+    "no numbers": without_numbers(),
+}
+
+
 @browser_test
-@pytest.mark.parametrize(
-    "profile",
-    [
-        dataclasses.replace(synthetic_profile(3), ceilings=None, memory=(), tir={}, sources={}),
-        synthetic_profile(1),
-        synthetic_profile(0),
-        dataclasses.replace(
-            synthetic_profile(4),
-            kernels=tuple(
-                dataclasses.replace(k, flops=0, gflops=0.0, intensity=0.0, nodes=(), median_us=0.0)
-                for k in synthetic_profile(4).kernels
-            ),
-        ),
-        dataclasses.replace(PROFILE, memory=PROFILE.memory[:7]),
-        dataclasses.replace(PROFILE, ceilings=Ceilings(20.0, 400.0, 6.5)),
-        dataclasses.replace(PROFILE, ceilings=Ceilings(20.0, 0.0, 6.5)),
-        dataclasses.replace(
-            PROFILE,
-            ceilings=Ceilings(-20.0, -400.0, 6.5),
-            kernels=tuple(
-                dataclasses.replace(kernel, median_us=-kernel.median_us)
-                for kernel in PROFILE.kernels
-            ),
-            findings=tuple(dataclasses.replace(f, cost={}) for f in PROFILE.findings),
-        ),
-        dataclasses.replace(
-            PROFILE,
-            kernels=tuple(
-                dataclasses.replace(k, **{field: value})
-                for k, field, value in zip(
-                    PROFILE.kernels,
-                    cycle(("median_us", "gflops", "start_us", "p10_us", "flops", "roofline_share")),
-                    cycle((math.nan, math.inf, -math.inf, math.nan)),
-                    strict=False,
-                )
-            ),
-            findings=tuple(dataclasses.replace(f, share=math.nan) for f in PROFILE.findings),
-        ),
-    ],
-    ids=[
-        "nothing known",
-        "one",
-        "none",
-        "nothing computed",
-        "other steps",
-        "no texture",
-        "no arithmetic",
-        "negative",
-        "no numbers",
-    ],
-)
+@pytest.mark.parametrize("profile", MISSING.values(), ids=MISSING)
 def test_what_is_missing_leaves_no_broken_drawing(show, profile):
     page = show(profile)
     broken = page.run(
@@ -123,8 +106,8 @@ def test_what_is_missing_leaves_no_broken_drawing(show, profile):
 @pytest.mark.parametrize("end", [10.0, 99.9, 1000.0])
 def test_times_of_the_timeline_are_whole(show, end):
     (kernel,) = synthetic_profile(1).kernels
-    kernels = (dataclasses.replace(kernel, start_us=0.0, median_us=end),)
-    page = show(dataclasses.replace(synthetic_profile(1), kernels=kernels))
+    kernels = (replace(kernel, start_us=0.0, median_us=end),)
+    page = show(replace(synthetic_profile(1), kernels=kernels))
     beyond = page.run(
         "(svg => [...svg.querySelectorAll('text')].filter(text => text.getBBox().x"
         " + text.getBBox().width > svg.clientWidth + 0.5).map(text => text.textContent))"
@@ -144,8 +127,8 @@ def test_a_network_that_launches_nothing(show):
 @browser_test
 def test_numbers_far_from_one_are_short(show):
     (kernel,) = synthetic_profile(1).kernels
-    odd = dataclasses.replace(kernel, intensity=2.5e-9, gflops=3e21, gbps=123456.0)
-    page = show(dataclasses.replace(synthetic_profile(1), kernels=(odd,)))
+    odd = replace(kernel, intensity=2.5e-9, gflops=3e21, gbps=123456.0)
+    page = show(replace(synthetic_profile(1), kernels=(odd,)))
     assert page.texts("#kernels td:nth-child(n + 10):nth-child(-n + 12)") == [
         "3.00e+21", "123,456", "2.50e-9"
     ]  # fmt: skip
@@ -192,20 +175,9 @@ def test_narrow_screens_scroll_down_only(show, compared):
 
 @browser_test
 def test_what_is_not_known_is_said(show):
-    page = show(
-        dataclasses.replace(
-            synthetic_profile(3),
-            ceilings=None,
-            memory=(),
-            kernels=tuple(
-                dataclasses.replace(kernel, bound=None, roofline_share=None)
-                for kernel in synthetic_profile(3).kernels
-            ),
-            tir={},
-            sources={},
-            findings=(),
-        )
-    )
+    unknown = {"ceilings": None, "memory": (), "tir": {}, "sources": {}, "findings": ()}
+    profile = with_kernels(synthetic_profile(3), bound=None, roofline_share=None)
+    page = show(replace(profile, **unknown))
     assert "ceilings were not measured" in page.texts("#roofline .note")[0]
     # Operations were counted: the page does not call them missing.
     assert "counted" not in page.texts(".summary")[0]
@@ -225,10 +197,10 @@ def test_what_is_not_known_is_said(show):
 def test_names_of_any_length_and_script_stay_in_their_places(show, width):
     names = ("层/卷积/一个很长的名字/Conv", "🎉" * 90, "x" * 3000, "a.b.c/" * 30, "", "<i>&quot;'")
     kernels = tuple(
-        dataclasses.replace(kernel, name=f"{name}{kernel.name}", nodes=(name, name), family=name)
+        replace(kernel, name=f"{name}{kernel.name}", nodes=(name, name), family=name)
         for kernel, name in zip(PROFILE.kernels, cycle(names), strict=False)
     )
-    page = show(dataclasses.replace(PROFILE, kernels=kernels), width=width)
+    page = show(replace(PROFILE, kernels=kernels), width=width)
     assert page.run("document.documentElement.scrollWidth") <= width
     # No text of a drawing is wider than its tile, and no letter is cut.
     too_wide = page.run(
@@ -251,7 +223,7 @@ def test_names_of_any_length_and_script_stay_in_their_places(show, width):
 def test_a_line_is_in_sight_on_a_narrow_screen(show):
     kernel = PROFILE.kernels[0]
     deep = "\n".join(f"{' ' * number}line {number}" for number in range(80))
-    page = show(dataclasses.replace(PROFILE, tir={kernel.function: deep}), width=400, height=800)
+    page = show(replace(PROFILE, tir={kernel.function: deep}), width=400, height=800)
     page.run("location.hash = 'k0.0.61'")
     page.wait_for("document.querySelector('#kernel .wanted')")
     assert page.texts("#kernel .wanted") == [" " * 60 + "line 60\n"]
@@ -269,8 +241,8 @@ def test_a_line_is_in_sight_on_a_narrow_screen(show):
 def test_a_long_name_leaves_room_for_the_rest(show):
     (kernel,) = synthetic_profile(1).kernels
     times = {"median_us": 1234.0, "p10_us": 1200.0, "p90_us": 5678.0}
-    kernel = dataclasses.replace(kernel, name="x" * 3000, global_size=(12544, 7), **times)
-    page = show(dataclasses.replace(synthetic_profile(1), kernels=(kernel,)), height=600)
+    kernel = replace(kernel, name="x" * 3000, global_size=(12544, 7), **times)
+    page = show(replace(synthetic_profile(1), kernels=(kernel,)), height=600)
     page.run("location.hash = 'k0.0'")
     page.wait_for("document.querySelector('#kernel[open] pre')")
     bottom, dialog = page.run(

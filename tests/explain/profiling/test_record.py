@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import replace
 
 import pytest
 from support.profiles import synthetic_profile
@@ -23,7 +23,7 @@ def test_json_and_back_is_the_same_profile():
 
 
 def test_a_profile_without_ceilings_and_counts_is_one_too():
-    profile = dataclasses.replace(synthetic_profile(kernels=2), ceilings=None)
+    profile = replace(synthetic_profile(kernels=2), ceilings=None)
     assert from_json(json.loads(json.dumps(profile.to_json()))) == profile
 
 
@@ -36,7 +36,7 @@ def test_what_notebooks_show():
     slowest = max(profile.kernels, key=lambda kernel: kernel.median_us)
     row = text.split("<tr>")[2]
     assert f"<td>{slowest.name}</td><td>{slowest.median_us:.1f}</td>" in row
-    empty = dataclasses.replace(profile, kernels=())
+    empty = replace(profile, kernels=())
     assert empty._repr_html_().count("<tr>") == 1
 
 
@@ -51,10 +51,10 @@ def at_a_clock(clock, *launches):
     """A profile of launches from one time to another, in µs, in calls of 10 ms."""
     made = synthetic_profile(len(launches))
     kernels = [
-        dataclasses.replace(kernel, clock=clock, start_us=begin, median_us=end - begin)
+        replace(kernel, clock=clock, start_us=begin, median_us=end - begin)
         for kernel, (begin, end) in zip(made.kernels, launches, strict=True)
     ]
-    return dataclasses.replace(made, kernels=tuple(kernels), whole=Spread(10.0, 9.0, 12.0))
+    return replace(made, kernels=tuple(kernels), whole=Spread(10.0, 9.0, 12.0))
 
 
 @pytest.mark.parametrize(("clock", "host_ms"), [("device", 3.5), ("host", 5.0)])
