@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import commands
 from support.farm_candidates import Candidates
 from support.farms import LOCAL, PATIENCE_S, Farm, eventually, free_port
 
@@ -54,14 +55,8 @@ def served(farm: Farm) -> Address:
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tvmflow", *arguments],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    command = (sys.executable, "-m", "tvmflow", *arguments)
+    return commands.run(*command, status=None, timeout=PATIENCE_S, **environment)
 
 
 def test_candidates_are_measured_by_who_knows_the_secret(

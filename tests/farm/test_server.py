@@ -7,13 +7,13 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
 import psutil
 import pytest
+from support.commands import run
 from support.farms import PATIENCE_S, STOCK, Farm, eventually
 
 from tvmflow import __version__
@@ -113,9 +113,8 @@ def test_a_server_whose_parent_is_killed_ends(farm: Farm):
 
 def test_an_opencl_device_that_is_not_there_is_refused(farm: Farm):
     options = ["--tracker", str(farm.address), "--key", "k", "--opencl-device", "no:such"]
-    command = [sys.executable, "-m", "tvmflow", "farm", "serve", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert done.returncode == 2
+    command = (sys.executable, "-m", "tvmflow", "farm", "serve", *options)
+    done = run(*command, status=2, timeout=PATIENCE_S)
     assert "The OpenCL device 'no:such' cannot be served" in done.stderr
     assert "tvmflow devices" in done.stderr
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.commands import run
 
 from tvmflow import _versions
 from tvmflow.errors import EnvironmentMismatchError, TvmflowError
@@ -94,12 +94,8 @@ def test_import_refuses_another_pair_before_tvm_is_loaded(tmp_path: Path, run_py
 def test_the_program_says_so_without_a_traceback(tmp_path: Path, program: list[str]):
     write_metadata(tmp_path / "site", "apache-tvm-ffi", "0.1.15")
     paths = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, *program], env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
     is_program = program == ["-m", "tvmflow"]
-    assert done.returncode == (2 if is_program else 1)
+    done = run(sys.executable, *program, status=2 if is_program else 1, PYTHONPATH=paths)
     assert ("Traceback" in done.stderr) != is_program
     assert f"Remedy: {REMEDY}" in done.stderr
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -18,7 +17,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support.fake_opencl import SOURCES
+from support import commands
+from support.cross import FOLDER, NATIVE, Cross
 from support.networks import Graph
 from support.quantized_networks import picture, quantized
 from support.small_plans import add_plan, uniform
@@ -30,8 +30,6 @@ from tvmflow.module.standalone.link import FLAGS, link_library
 from tvmflow.verify.reference import run_reference
 from tvmflow.verify.tolerance import compare
 
-HERE = Path(__file__).parent / "arm64"
-NATIVE = Path(__file__).parents[3] / "native"
 CROSS_LIBRARIES = "/usr/aarch64-linux-gnu"
 COUNT, SCALE, SEED = 48, 1.5, 3
 
@@ -43,46 +41,24 @@ def tool(host: str) -> Tool:
 
 
 @pytest.fixture(scope="module")
-def compile_arm64(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Return a function that compiles C for Linux on Arm, newer than the libraries need."""
-    zig = ziglang()
-    assert zig is not None
-    folder = tmp_path_factory.mktemp("arm64")
-    target = ("-target", "aarch64-linux-gnu.2.36")
-
-    def compile_c(name: str, *arguments: object) -> Path:
-        command = [*zig, "cc", *target, "-std=gnu11", "-O1", "-o", folder / name, *arguments]
-        done = subprocess.run(
-            [str(word) for word in command], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return folder / name
-
-    return compile_c
+def cross(tmp_path_factory: pytest.TempPathFactory) -> Cross:
+    return Cross("aarch64-linux-gnu.2.36", tmp_path_factory.mktemp("arm64"))
 
 
 @pytest.fixture(scope="module")
-def program(compile_arm64) -> Path:
-    """Return the program that uses a library."""
-    include = f"-I{NATIVE / 'bindings'}"
-    return compile_arm64("use_library", HERE / "use_library.c", include, "-ldl", "-pthread")
+def program(cross: Cross) -> Path:
+    return cross.program()
 
 
 @pytest.fixture(scope="module")
-def driver(compile_arm64) -> Path:
-    """Return the fake OpenCL driver."""
-    flags = ("-shared", "-fPIC", "-fvisibility=hidden", f"-I{NATIVE / 'opencl'}", "-pthread")
-    return compile_arm64("libOpenCL.so", *flags, *sorted(SOURCES.glob("*.c")))
+def driver(cross: Cross) -> Path:
+    return cross.driver()
 
 
 @pytest.fixture(scope="module")
-def android(compile_arm64, driver: Path) -> list[str]:
+def android(cross: Cross) -> list[str]:
     """Return the emulator's options that preload Android's libraries before glibc's."""
-    for name in ("libc.so", "libdl.so", "libm.so"):
-        source = [HERE / "bionic.c"] if name == "libc.so" else ["-x", "c", os.devnull]
-        compile_arm64(name, *source, "-shared", "-fPIC", f"-Wl,-soname,{name}")
-    folder = driver.parent
-    return ["-E", f"LD_LIBRARY_PATH={folder}", "-E", f"LD_PRELOAD={folder / 'libc.so'}"]
+    return [word for name, value in cross.android().items() for word in ("-E", f"{name}={value}")]
 
 
 @pytest.fixture
@@ -106,13 +82,7 @@ def network(tmp_path: Path) -> Callable[..., Path]:
 
 def run(emulator: list[str], program: Path, library: Path, opencl: object) -> tuple[int, str]:
     """Run the program; return its status and output."""
-    done = subprocess.run(
-        [*emulator, str(program), str(library), str(opencl), str(library.parent)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    done = commands.run(*emulator, program, library, opencl, library.parent, status=None)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -253,7 +223,7 @@ def test_android_finds_the_driver_by_its_name(program, driver, android, network)
 
 @HOSTS
 def test_declarations_have_the_layout_of_the_system(host, tmp_path):
-    tool(host).compile(HERE / "layout.c", tmp_path / "layout.o", tmp_path)
+    tool(host).compile(FOLDER / "layout.c", tmp_path / "layout.o", tmp_path)
 
 
 def test_android_s_reserved_register_is_not_touched(tmp_path):
@@ -292,12 +262,12 @@ sys.exit(subprocess.call([*linker, *words]))
 
 
 @pytest.fixture
-def pocl(compile_arm64, tmp_path) -> list[str]:
+def pocl(cross, tmp_path) -> list[str]:
     """Return the emulator's command with PoCL for Arm."""
     sysroot = os.environ.get("TVMFLOW_ARM64_SYSROOT")
     if not sysroot:
         pytest.skip("TVMFLOW_ARM64_SYSROOT is not set: tests/support/arm64_sysroot.sh makes one")
-    preload = compile_arm64("linker.so", HERE / "linker.c", "-shared", "-fPIC", "-ldl")
+    preload = cross.compile("linker.so", FOLDER / "linker.c", "-shared", "-fPIC", "-ldl")
     script = tmp_path / "linker"
     script.write_text(LINKER.format(python=sys.executable, sysroot=sysroot))
     script.chmod(0o755)
