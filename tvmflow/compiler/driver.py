@@ -24,6 +24,7 @@ from ..module.load import load
 from ..module.module import Module
 from ..runtime.stage_times import StageTimes
 from ..schedules import fallback
+from . import shapes
 from .compilation import Attempt, Compilation
 from .generate import without_code
 from .loops import bodies_of, with_bodies
@@ -31,19 +32,6 @@ from .metadata import module_metadata
 from .options import CompileOptions
 from .passes import CODE_STAGES, Stage
 from .scheduling import described
-from .shapes import (
-    FunctionPool,
-    WeightPool,
-    begin_schedules,
-    check_batch_outermost,
-    check_results,
-    expand_variants,
-    merge_lowered,
-    merge_schedules,
-    nodes_by_function,
-    parts,
-    share_memory,
-)
 from .standalone.export import write_library
 
 if TYPE_CHECKING:
@@ -138,7 +126,7 @@ def _run_variants(
     until: str = "export",
 ) -> None:
     """Run the stages up to ``until``; up to "weights" separately for each shape and loop's body."""
-    job.variants = expand_variants(job)
+    job.variants = shapes.expand_variants(job)
     is_one = not job.variants
     if is_one:
         run_stages(job, until="import", progress=progress, dump=dump)
@@ -146,12 +134,12 @@ def _run_variants(
             run_stages(job, "simplify", until, progress=progress, dump=dump)
             return
         job.variants = [replace(job, variants=[], is_part=True)]
-    weights, functions, number = WeightPool(), FunctionPool(), 0
+    weights, functions, number = shapes.WeightPool(), shapes.FunctionPool(), 0
     for each in job.variants:
         each.times = job.times
         if not is_one:
             run_stages(each, until="import", progress=progress, dump=dump, suffix=_suffix(number))
-            check_results(job.variants[0], each)
+            shapes.check_results(job.variants[0], each)
         each.bodies = bodies_of(each)
         for part in with_bodies(each):
             run_stages(
@@ -168,7 +156,7 @@ def _run_variants(
     job.model, job.target, job.storage_origin = first.model, first.target, first.storage_origin
     job.weights, job.weight_scopes = weights.weights, weights.scopes
     if job.batch is not None:
-        job.batch = check_batch_outermost(job, job.batch)
+        job.batch = shapes.check_batch_outermost(job, job.batch)
     run_stages(job, "schedule", until, progress=progress, dump=dump)
 
 
@@ -207,7 +195,7 @@ def run_stages(
         if progress is not None:
             progress(stage.name, index, len(STAGES))
         if stage.name == "schedule":
-            begin_schedules(job)
+            shapes.begin_schedules(job)
         started = time.perf_counter()
         try:
             with job.times.stage(stage.name):
@@ -215,7 +203,7 @@ def run_stages(
         except CompileError as error:
             if stage.name != "build":
                 raise
-            begin_schedules(job, next_attempt(job, error))
+            shapes.begin_schedules(job, next_attempt(job, error))
             index = names.index("schedule")
             continue
         logger.info("%-9s %8.1f ms", stage.name, (time.perf_counter() - started) * 1e3)
@@ -237,10 +225,10 @@ def _run_stage(stage: Stage, job: Compilation, dump: Dump | None, stem: str) -> 
         for each in job.variants:
             each.allocation_sizes = None
             stage(each)
-        share_memory(job)
-    for number, each in enumerate(parts(job)):
+        shapes.share_memory(job)
+    for number, each in enumerate(shapes.parts(job)):
         run(each, f"{stem}{_suffix(number)}")
-    (merge_schedules if stage.name == "schedule" else merge_lowered)(job)
+    (shapes.merge_schedules if stage.name == "schedule" else shapes.merge_lowered)(job)
 
 
 def next_attempt(job: Compilation, error: CompileError) -> Attempt:
@@ -258,7 +246,7 @@ def next_attempt(job: Compilation, error: CompileError) -> Attempt:
             error.message,
         )
         return Attempt()
-    nodes = nodes_by_function(job)
+    nodes = shapes.nodes_by_function(job)
     failed = without_code(job.scheduled, job.target)
     if not failed:
         raise error

@@ -135,8 +135,19 @@ class Session:
             raise
 
     def profile(self, values: Sequence[object], runs: int) -> list[KernelTime]:
-        """Measure every kernel launch of the network's run."""
-        return _profile_kernels(self, values, runs)
+        """Measure every kernel launch, in order; an unmeasured run precedes the measured ones.
+
+        Raises `DeviceError` if the device does not report launches, or they are one CUDA graph.
+        """
+        if self.artifact.metadata.get("options", {}).get("cuda_graph"):
+            raise DeviceError(
+                f"Measuring kernels of {self.artifact.path} failed: they are launched as one CUDA "
+                "graph.",
+                remedy="Compile without `cuda_graph`; the kernels are the same.",
+            )
+        self.run(values, on_device=False)
+        measure = _profile_events if self.target == "opencl" else _profile_calls
+        return measure(self, values, max(1, runs))
 
     def bring(self, values: Sequence[object], *, reuse: bool) -> list[tvm_ffi.Tensor]:
         """Check the inputs, given in order, and copy them to the device.
@@ -331,22 +342,6 @@ def _is_aligned(value: object) -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _profile_kernels(session: Session, values: Sequence[object], runs: int) -> list[KernelTime]:
-    """Measure every kernel launch, in order; an unmeasured run precedes the measured ones.
-
-    Raises `DeviceError` if the device does not report launches, or they are one CUDA graph.
-    """
-    if session.artifact.metadata.get("options", {}).get("cuda_graph"):
-        raise DeviceError(
-            f"Measuring kernels of {session.artifact.path} failed: they are launched as one CUDA "
-            "graph.",
-            remedy="Compile without `cuda_graph`; the kernels are the same.",
-        )
-    session.run(values, on_device=False)
-    measure = _profile_events if session.target == "opencl" else _profile_calls
-    return measure(session, values, max(1, runs))
 
 
 def _profile_events(session: Session, values: Sequence[object], runs: int) -> list[KernelTime]:

@@ -178,7 +178,7 @@ def test_the_next_library_is_tried_where_one_has_no_device(mock, monkeypatch):
                 tried.append(library)
                 yield library
 
-        monkeypatch.setattr("tvmflow.module.standalone.loaded.opencl_libraries", generate)
+        monkeypatch.setattr("tvmflow.module.standalone.binding.opencl_libraries", generate)
 
     these("fail create 2", "fail create 2 again", None, "never")
     with tvmflow.load(mock) as module:

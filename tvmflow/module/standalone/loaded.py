@@ -33,20 +33,7 @@ from ..blocked_layout import to_blocked
 from ..kernel_time import KernelTime, kernel_times
 from ..module import Module, Running
 from ..values import Outputs, as_array, check_output, put
-from . import programs
-from .binding import (
-    NO_OPENCL,
-    PROFILE,
-    UNCHECKED_WEIGHTS,
-    ImageData,
-    Library,
-    MeasuredKernel,
-    MemoryInfo,
-    Options,
-    Test,
-    cache_folder,
-    opencl_libraries,
-)
+from . import binding, programs
 from .code_digest import check_code
 from .format import DTYPES, Section
 from .read import INTERFACES, EncodedPlan, find_plans, interfaces, pictures_of, readable
@@ -105,7 +92,7 @@ class StandaloneModule(Module):
         self._plans: list[EncodedPlan] = plans
         self._plan = plan
         self._backend = backend
-        self._flags = 0 if check_weights else UNCHECKED_WEIGHTS
+        self._flags = 0 if check_weights else binding.UNCHECKED_WEIGHTS
 
     @property
     def variants(self) -> tuple[Module, ...]:
@@ -138,7 +125,7 @@ class StandaloneModule(Module):
         `DeviceError` if there is no device, or it refuses.
         """
         with self._lock:
-            result = Test()
+            result = binding.Test()
             self._instance()._call("self_test", ctypes.byref(result), attempt="Checking")
             return SelfTest(result.largest_error, result.tolerance_used, result.compared)
 
@@ -154,9 +141,9 @@ class StandaloneModule(Module):
         if there is no device, or it refuses.
         """
         with self._lock:
-            info = MemoryInfo(ctypes.sizeof(MemoryInfo))
+            info = binding.MemoryInfo(ctypes.sizeof(binding.MemoryInfo))
             self._instance()._call("memory", ctypes.byref(info), attempt="Asking for memory of")
-        return {name: getattr(info, name) for name, _ in MemoryInfo._fields_[1:]}
+        return {name: getattr(info, name) for name, _ in binding.MemoryInfo._fields_[1:]}
 
     def cancel(self) -> None:
         """Cancel another thread's run, which raises `DeviceError`; do nothing without one."""
@@ -183,8 +170,8 @@ class StandaloneModule(Module):
         # The C runtime does this for libraries that were loaded before the process was forked.
         if backend == "auto" and len(self._plans) > 1 and forks.is_lost("opencl"):
             backend = "cpu"
-        options = Options(device_index=index, backend=BACKENDS.index(backend))
-        return Instance(self.path, Library(self.path), self._plans, options, self._flags)
+        options = binding.Options(device_index=index, backend=BACKENDS.index(backend))
+        return Instance(self.path, binding.Library(self.path), self._plans, options, self._flags)
 
     def _check_process(self) -> None:
         uses_opencl = self.target == "opencl" and self._backend != "cpu"
@@ -205,9 +192,9 @@ class Instance:
     def __init__(
         self,
         path: Path,
-        library: Library,
+        library: binding.Library,
         plans: list[EncodedPlan],
-        options: Options,
+        options: binding.Options,
         flags: int,
     ):
         self._path, self._plans, self._options = path, plans, options
@@ -254,7 +241,7 @@ class Instance:
         """Measure every kernel launch, in a second instance, because measuring slows runs down."""
         runs = max(1, runs)
         # The first instance has checked the weights, unless the user does not want that.
-        flags = PROFILE | UNCHECKED_WEIGHTS
+        flags = binding.PROFILE | binding.UNCHECKED_WEIGHTS
         instance = Instance(self._path, self._library, self._plans, self._options, flags)
         instance = instance.of_shape(self._shape)
         instance._set_inputs(values)
@@ -278,19 +265,19 @@ class Instance:
 
     def _create(self, flags: int) -> None:
         options = self._options
-        options.struct_size, options.flags = ctypes.sizeof(Options), flags
+        options.struct_size, options.flags = ctypes.sizeof(binding.Options), flags
         if self._plan.metadata.get("target") == "opencl" and BACKENDS[options.backend] != "cpu":
             forks.note("opencl")
-        if folder := cache_folder():
+        if folder := binding.cache_folder():
             options.cache_folder = os.fsencode(folder)
         error: TvmflowError | None = None
         on_cpu = False
-        for library in opencl_libraries():
+        for library in binding.opencl_libraries():
             options.opencl_library = None if library is None else os.fsencode(library)
             status = self._library["create"](ctypes.byref(options), ctypes.byref(self._model))
             if status == 0:
                 # If the CPU was used instead of OpenCL, another OpenCL library may have a device.
-                on_cpu = self._describe().get("opencl_status") == NO_OPENCL
+                on_cpu = self._describe().get("opencl_status") == binding.NO_OPENCL
                 if not on_cpu:
                     return
             else:
@@ -299,7 +286,7 @@ class Instance:
                 error = error or failure
             self._library["destroy"](self._model)
             self._model.value = None
-            if status not in (0, NO_OPENCL):
+            if status not in (0, binding.NO_OPENCL):
                 raise failure
         if not on_cpu:
             assert error is not None
@@ -338,7 +325,7 @@ class Instance:
         return put(info.name, array, into)
 
     def _profile_once(self) -> list[JsonObject]:
-        kernels, count = ctypes.POINTER(MeasuredKernel)(), ctypes.c_uint32()
+        kernels, count = ctypes.POINTER(binding.MeasuredKernel)(), ctypes.c_uint32()
         found = ctypes.byref(kernels), ctypes.byref(count)
         self._call("profile", *found, attempt="Measuring kernels of")
         return [
@@ -360,7 +347,9 @@ def _interfaces(plan: EncodedPlan, shape: int) -> Iterator[tuple[TensorInfo, ...
     return (tensor_infos(interfaces(plan, side, shape)) for side in INTERFACES)
 
 
-def image_data(name: str, given: Image, compiled: str) -> tuple[ImageData, list[np.ndarray]]:
+def image_data(
+    name: str, given: Image, compiled: str
+) -> tuple[binding.ImageData, list[np.ndarray]]:
     """Return the C structure of a picture, and the arrays that it points to.
 
     ``compiled`` is the format that the library was compiled for.  Raises `InputError` if the arrays
@@ -383,7 +372,8 @@ def image_data(name: str, given: Image, compiled: str) -> tuple[ImageData, list[
             f"{format} has it, got {found}.",
             remedy="Convert it, or compile the network with `image_inputs` for another format.",
         )
-    image = ImageData(struct_size=ctypes.sizeof(ImageData), width=size[0], height=size[1])
+    image = binding.ImageData(width=size[0], height=size[1])
+    image.struct_size = ctypes.sizeof(image)
     image.rotation = given.rotation if 0 <= given.rotation < 1 << 32 else 1
     image.has_format, image.format = given.format is not None, IMAGE_FORMATS.index(format)
     # Strides must be positive: kernels read rows from left to right, and downwards.
@@ -451,7 +441,7 @@ def _memory(array: np.ndarray) -> tuple[int, int, int]:
     return DTYPES[array.dtype.name], array.ctypes.data, array.nbytes
 
 
-def _end(library: Library, model: ctypes.c_void_p) -> None:
+def _end(library: binding.Library, model: ctypes.c_void_p) -> None:
     library["destroy"](model)
 
 

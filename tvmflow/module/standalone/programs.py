@@ -18,16 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import ArtifactError, JournalError
-from ...journal.frames import (
-    HEADER_BYTES,
-    PROGRAM,
-    Damage,
-    Frame,
-    check_header,
-    encode,
-    frames,
-    header,
-)
+from ...journal import frames
 from ...runtime.json_types import JsonObject
 from ...runtime.regular_files import read_bytes
 from ..files import check_writable, write_file
@@ -133,7 +124,7 @@ def _read(path: Path) -> tuple[list[Program], int]:
     """Return the programs in a file, and the number of damaged bytes."""
     try:
         data = memoryview(read_bytes(path))
-        damage = check_header(data, path)
+        damage = frames.check_header(data, path)
     except (OSError, JournalError) as error:
         found = error.message if isinstance(error, JournalError) else error.strerror
         raise ArtifactError(
@@ -141,33 +132,33 @@ def _read(path: Path) -> tuple[list[Program], int]:
             remedy=f"Remove it, and run `tvmflow precompile {path.name.removesuffix(SUFFIX)}`.",
         ) from error
     programs, damaged_bytes = [], damage.length if damage else 0
-    for frame in frames(data, HEADER_BYTES):
-        if isinstance(frame, Damage):
+    for frame in frames.frames(data, frames.HEADER_BYTES):
+        if isinstance(frame, frames.Damage):
             damaged_bytes += frame.length
         elif program := _program(frame):
             programs.append(program)
     return programs, damaged_bytes
 
 
-def _program(frame: Frame) -> Program | None:
+def _program(frame: frames.Frame) -> Program | None:
     key, rest = bytes(frame.payload[:_KEY_BYTES]), bytes(frame.payload[_KEY_BYTES:])
     # A file from another machine may be invalid in spite of correct checksums.
     with suppress(struct.error, ValueError):
         (length,) = struct.unpack_from("<I", rest)
         description = json.loads(rest[4 : 4 + length])
-        if frame.kind == PROGRAM and isinstance(description, dict) and len(rest) > 4 + length:
+        if frame.kind == frames.PROGRAM and isinstance(description, dict) and rest[4 + length :]:
             texts = {str(name): str(text) for name, text in description.items()}
             return Program(key, texts, rest[4 + length :])
     return None
 
 
 def _content(programs: Iterable[Program]) -> bytes:
-    content = bytearray(header())
+    content = bytearray(frames.header())
     for key, description, binary in programs:
         text = json.dumps(description, sort_keys=True).encode()
         payload = key + struct.pack("<I", len(text)) + text + binary
         try:
-            content += encode(PROGRAM, payload, len(content))
+            content += frames.encode(frames.PROGRAM, payload, len(content))
         except JournalError as error:
             raise ArtifactError(
                 f"Writing a program's binary of {len(binary)} bytes failed: less than 16 MiB was "
