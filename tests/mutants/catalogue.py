@@ -40,7 +40,6 @@ class Mutant:
 _DEFINITIONS = ("tests/schedules/test_definitions.py",)
 _LEDGER = ("tests/farm/test_ledger.py",)
 _MEMORY = ("tests/graph/test_memory.py::test_no_two_tensors_that_live_at_one_time_share_a_block",)
-_PLANS = ("tests/graph/test_memory.py::test_plans_of_networks",)
 _UNITS = ("tests/native/test_units.py",)
 _SIZES = (
     "tests/frontend/test_run_time_sizes.py::test_operators",

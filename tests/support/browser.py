@@ -6,7 +6,6 @@ package is needed: messages are JSON, each terminated by a zero byte.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import fcntl
 import json
@@ -254,19 +253,6 @@ class Page:
         """Return the addresses that the page loaded."""
         sent = (e for e in self._own() if e["method"] == "Network.requestWillBeSent")
         return [event["params"]["request"]["url"] for event in sent]
-
-    def screenshot(self, path: Path, selector: str | None = None) -> None:
-        """Write a PNG of an element with a margin, or of the window's content."""
-        area: dict[str, Any] = {}
-        if selector is not None:
-            x, y, width, height = self.run(
-                f"(r => [r.x + scrollX - 12, r.y + scrollY, r.width + 24, r.height + 12])"
-                f"(document.querySelector({json.dumps(selector)}).getBoundingClientRect())"
-            )
-            clip = {"x": x, "y": y, "width": width, "height": height, "scale": 1}
-            area = {"clip": clip, "captureBeyondViewport": True}
-        shot = self.call("Page.captureScreenshot", **area)
-        path.write_bytes(base64.b64decode(shot["data"]))
 
     def close(self) -> None:
         """Close the page and drop its events."""
