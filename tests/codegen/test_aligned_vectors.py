@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
 import tvm
-from onnx import TensorProto, helper, numpy_helper
+from support.onnx_models import expected, model_of
 from tvm import s_tir, te, tirx
 
 import tvmflow
@@ -78,30 +77,22 @@ def test_vectors_from_parts_of_a_concatenation():
         "heads": np.array([1, 8, 8, 64]),
         "pads": np.array([0, 0, 1, 0, 0, 0, 0, 0]),
     }
-    nodes = [
-        helper.make_node("Split", ["x", "parts"], ["p", "q"], axis=1),
-        helper.make_node("Conv", ["p", "a"], ["u"], group=40, pads=[1] * 4),
-        helper.make_node("Conv", ["q", "b"], ["v"], group=24, pads=[1] * 4),
-        helper.make_node("Concat", ["u", "v"], ["all"], axis=1),
-        helper.make_node("Reshape", ["all", "heads"], ["h"]),
-        helper.make_node("Transpose", ["h"], ["t"], perm=[0, 1, 3, 2]),
-        helper.make_node("Mul", ["t", "k"], ["m"]),
-        helper.make_node("Pad", ["m", "pads"], ["y"]),
-    ]
+    nodes = """
+        p, q = Split<axis = 1>(x, parts)
+        u = Conv<group = 40, pads = [1, 1, 1, 1]>(p, a)
+        v = Conv<group = 24, pads = [1, 1, 1, 1]>(q, b)
+        all = Concat<axis = 1>(u, v)
+        h = Reshape(all, heads)
+        t = Transpose<perm = [0, 1, 3, 2]>(h)
+        m = Mul(t, k)
+        y = Pad(m, pads)
+    """
     shapes = {"x": (1, 64, 8, 8), "k": (1, 8, 64, 8)}
-    graph = helper.make_graph(
-        nodes,
-        "heads",
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 65, 8])],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
-    )
-    opset = [helper.make_opsetid("", 17)]
-    model = helper.make_model(graph, opset_imports=opset, ir_version=9)
+    model = model_of(nodes, shapes, {"y": (1, 8, 65, 8)}, constants)
     feeds = {name: rng.standard_normal(s, dtype=np.float32) for name, s in shapes.items()}
-    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    (right,) = expected(model, feeds)
     with tvmflow.compile(model, target="opencl") as module:
-        assert_close(module(feeds)["y"], expected)
+        assert_close(module(feeds)["y"], right)
 
 
 @pytest.mark.opencl

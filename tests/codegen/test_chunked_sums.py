@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+from onnx.shape_inference import infer_shapes
 from support.half_device import half_device
+from support.onnx_models import expected, model_of
 from tvm import s_tir, te, tirx
 from tvm.ir.transform import Sequential
 
@@ -42,19 +42,13 @@ LAYERS = {
 
 def network(names, weights):
     """Return a model with a layer of each name, each with its own input and result."""
-    nodes, inputs, outputs = [], [], []
+    nodes, inputs = [], {}
     for name in names:
-        operator, shape, _, attributes, _ = LAYERS[name]
-        inputs.append(helper.make_tensor_value_info(f"x_{name}", TensorProto.FLOAT, shape))
-        outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
+        operator, inputs[f"x_{name}"], _, attributes, _ = LAYERS[name]
         arguments = [f"x_{name}", *([f"w_{name}"] if name in weights else [])]
         nodes.append(helper.make_node(operator, arguments, [name], **attributes))
-    constants = [numpy_helper.from_array(weights[n], f"w_{n}") for n in names if n in weights]
-    graph = helper.make_graph(nodes, "layers", inputs, outputs, constants)
-    opsets = [helper.make_opsetid("", 18)]
-    return onnx.shape_inference.infer_shapes(
-        helper.make_model(graph, opset_imports=opsets, ir_version=9)
-    )
+    constants = {f"w_{name}": weights[name] for name in names if name in weights}
+    return infer_shapes(model_of(nodes, inputs, list(names), constants, opset=18))
 
 
 def values(kind, rng, shape):
@@ -72,9 +66,7 @@ def results(kind, accumulate, names, device, storage, folder, rng):
     feeds = {f"x_{name}": values(kind, rng, LAYERS[name][1]) for name in names}
 
     def reference(weights, feeds):
-        model = network(names, weights).SerializeToString()
-        found = onnxruntime.InferenceSession(model).run(list(names), feeds)
-        return dict(zip(names, found, strict=True))
+        return dict(zip(names, expected(network(names, weights), feeds), strict=True))
 
     options = {"device": device, "storage": storage, "dtype": "fp16"}
     options |= {"accumulate": accumulate} if accumulate else {}

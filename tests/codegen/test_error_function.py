@@ -8,7 +8,7 @@ from math import erf
 import numpy as np
 import pytest
 import tvm
-from onnx import TensorProto, helper
+from support.onnx_models import model_of
 from tvm import tirx
 
 import tvmflow
@@ -24,10 +24,9 @@ TARGETS = [
 EDGES = np.array([np.nan, np.inf, -np.inf, 0, -0.0, 1e-45, 1, -1, 3.95, -3.95, 20, -3e38], "f4")
 
 
-def network(op_type: str, shape: tuple[int, ...], elem_type: int = TensorProto.FLOAT):
-    x, y = (helper.make_tensor_value_info(name, elem_type, shape) for name in "xy")
-    graph = helper.make_graph([helper.make_node(op_type, ["x"], ["y"])], "erf", [x], [y])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+def network(op_type: str, shape: tuple[int, ...], dtype: str = "float32"):
+    kind = (shape, dtype)
+    return model_of(f"y = {op_type}(x)", {"x": kind}, {"y": kind}, opset=20, ir_version=10)
 
 
 def exact(x: np.ndarray) -> np.ndarray:
@@ -58,7 +57,7 @@ def test_error_function_is_right_to_two_units_in_the_last_place(target, shape, r
 def test_half_precision_goes_by_single(target, rng):
     with np.errstate(over="ignore"):
         x = numbers(rng, 4096).astype(np.float16)
-    model = network("Erf", (4, 1024), TensorProto.FLOAT16)
+    model = network("Erf", (4, 1024), "float16")
     with closing(tvmflow.compile(model, target=target)) as module:
         (found,) = module(x.reshape(4, 1024))
     np.testing.assert_allclose(found.ravel(), exact(x), rtol=2**-11, atol=2**-25)
@@ -66,7 +65,7 @@ def test_half_precision_goes_by_single(target, rng):
 
 def test_double_precision_is_that(rng):
     x = rng.uniform(-5, 5, (4, 1024))
-    with closing(tvmflow.compile(network("Erf", x.shape, TensorProto.DOUBLE))) as module:
+    with closing(tvmflow.compile(network("Erf", x.shape, "float64"))) as module:
         np.testing.assert_allclose(module(x)[0], exact(x), rtol=1e-14)
 
 

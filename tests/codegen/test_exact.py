@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from onnx import TensorProto
+from support.onnx_models import model_of
 from tvm import s_tir, te, tirx
 
 import tvmflow
@@ -136,21 +136,11 @@ def test_sums_of_products_are_rounded_once(target, lanes):
 @pytest.mark.opencl
 def test_integers_that_are_divided_as_floats_are_divided_exactly(tmp_path):
     """Places are then rounded down; a GPU's own division may be off by 2.5 units."""
-    nodes = [
-        onnx.helper.make_node("Cast", ["x"], ["float"], to=TensorProto.FLOAT),
-        onnx.helper.make_node("Div", ["float", "y"], ["quotient"]),
-        onnx.helper.make_node("Floor", ["quotient"], ["floor"]),
-    ]
     x, y = np.arange(15120, dtype=np.int64), np.float32(80)
-    inputs = [
-        onnx.helper.make_tensor_value_info("x", TensorProto.INT64, x.shape),
-        onnx.helper.make_tensor_value_info("y", TensorProto.FLOAT, ()),
-    ]
-    outputs = [onnx.helper.make_tensor_value_info("floor", TensorProto.FLOAT, x.shape)]
-    graph = onnx.helper.make_graph(nodes, "places", inputs, outputs)
     path = tmp_path / "places.onnx"
-    opset = [onnx.helper.make_opsetid("", 17)]
-    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    nodes = "float = Cast<to = 1>(x) quotient = Div(float, y) floor = Floor(quotient)"
+    inputs = {"x": (x.shape, "int64"), "y": ()}
+    onnx.save(model_of(nodes, inputs, {"floor": x.shape}), path)
     with tvmflow.compile(path, target="opencl") as module:
         np.testing.assert_array_equal(module({"x": x, "y": y})["floor"], x // 80)
         (source,) = module.device_sources()

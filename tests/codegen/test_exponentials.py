@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tvm
 from onnx import helper
+from support.onnx_models import model_of
 from tvm import s_tir, te, tirx
 
 import tvmflow
@@ -94,9 +95,7 @@ def test_functions_of_functions(name, shape, rng):
         helper.make_node(op_type, [here], [there])
         for op_type, (here, there) in zip(CHAINS[name], pairwise(names), strict=True)
     ]
-    values = [helper.make_tensor_value_info(n, 1, shape) for n in (names[0], names[-1])]
-    graph = helper.make_graph(nodes, "chain", values[:1], values[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    model = model_of(nodes, {"x": shape}, {names[-1]: shape}, opset=18)
     x = (rng.standard_normal(shape) * 0.4).astype(np.float32)
     functions = {
         "Exp": np.exp, "Tanh": np.tanh, "Atanh": np.arctanh,

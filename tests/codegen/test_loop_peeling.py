@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
 import tvm
 import tvm_ffi
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+from support.onnx_models import expected, model_of
 from tvm import tirx
 from tvm.ir import Call, Op
 from tvm.script import tirx as T
@@ -105,16 +105,10 @@ def test_both_bodies_are_right(channels, groups, storage):
     rng = np.random.default_rng(7)
     weight = rng.standard_normal((channels, channels // groups, 3, 3)).astype(np.float32)
     shape = (1, channels, 19, 130)
-    graph = helper.make_graph(
-        [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 2, 1, 0], group=groups)],
-        "borders",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(weight, "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 2, 1, 0], group=groups)
+    model = model_of([node], {"x": shape}, "y", {"w": weight}, opset=18)
     x = rng.standard_normal(shape).astype(np.float32)
-    (reference,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    (reference,) = expected(model, {"x": x})
     with tvmflow.compile(model, target="opencl", device="adreno", storage=storage) as module:
         knobs = [c["knobs"] for c in module.metadata["schedules"].values()]
         # Images have zeros around them.

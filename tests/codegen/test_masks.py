@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
 import tvm
-from onnx import TensorProto, helper, numpy_helper
+from support.onnx_models import expected, model_of
 from tvm import tirx
 from tvm.script import tirx as T
 
@@ -118,7 +117,7 @@ def test_what_is_left_is_refused(function):
     VerifyMasks(tirx.transform.VectorizeLoop(True)(MaskLanes(module(function))))
 
 
-def masked(nodes, outputs):
+def masked(nodes):
     """Return a model of ``x > t`` and ``x < b``, ``nodes`` that read them, and a convolution."""
     rng = np.random.default_rng(2)
     constants = {
@@ -126,33 +125,16 @@ def masked(nodes, outputs):
         "b": rng.standard_normal((1, 17, 6, 7)).astype(np.float32),
         "w": (rng.standard_normal((9, 17, 3, 3)) * 0.2).astype(np.float32),
     }
-    graph = helper.make_graph(
-        [
-            helper.make_node("Greater", ["x", "t"], ["g"]),
-            helper.make_node("Less", ["x", "b"], ["l"]),
-            *nodes,
-            helper.make_node("Conv", ["v", "w"], ["y"], kernel_shape=[3, 3], pads=[1] * 4),
-        ],
-        "masked",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 17, 6, 7])],
-        [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs.items()],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    convolution = "y = Conv<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(v, w)"
+    text = f"g = Greater(x, t) l = Less(x, b) {nodes} {convolution}"
+    return model_of(text, {"x": (1, 17, 6, 7)}, "y g", constants)
 
 
 CASES = {
-    "where": [helper.make_node("Where", ["g", "x", "b"], ["v"])],
-    "cast": [helper.make_node("Cast", ["g"], ["v"], to=TensorProto.FLOAT)],
-    "xor": [
-        helper.make_node("Xor", ["g", "l"], ["k"]),
-        helper.make_node("Where", ["k", "b", "x"], ["v"]),
-    ],
-    "and_not": [
-        helper.make_node("Not", ["l"], ["n"]),
-        helper.make_node("And", ["g", "n"], ["k"]),
-        helper.make_node("Cast", ["k"], ["v"], to=TensorProto.FLOAT),
-    ],
+    "where": "v = Where(g, x, b)",
+    "cast": "v = Cast<to = 1>(g)",
+    "xor": "k = Xor(g, l) v = Where(k, b, x)",
+    "and_not": "n = Not(l) k = And(g, n) v = Cast<to = 1>(k)",
 }
 PLACES = {
     "cpu": {"device": "cpu"},
@@ -165,14 +147,14 @@ PLACES = {
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("case", CASES)
 def test_masks_before_a_convolution(case, place):
-    model = masked(CASES[case], {"y": TensorProto.FLOAT, "g": TensorProto.BOOL})
+    model = masked(CASES[case])
     x = np.random.default_rng(1).standard_normal((1, 17, 6, 7)).astype(np.float32)
-    expected, kept = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    right, kept = expected(model, {"x": x})
     with tvmflow.compile(model, target="opencl", **PLACES[place]) as compiled:
         outputs = compiled(x=x)
         # Halves compare as they are stored: an element within rounding of a limit may differ.
         error = 2e-2 if place == "half" else 1e-5
-        np.testing.assert_allclose(outputs["y"], expected, atol=error * abs(expected).max())
+        np.testing.assert_allclose(outputs["y"], right, atol=error * abs(right).max())
         assert (outputs["g"] == kept).all()
 
 

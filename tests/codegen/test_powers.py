@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from support.onnx_models import model_of
 from support.operators import single
 
 import tvmflow
 
 
-def whole_powers(shape):
-    """Integers to the power of integers, which are computed in float64."""
-    names = ("x", "y")
-    values = [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name in names]
-    result = helper.make_tensor_value_info("z", TensorProto.INT64, shape)
-    graph = helper.make_graph([helper.make_node("Pow", names, ["z"])], "powers", values, [result])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
-
-
 @pytest.mark.parametrize("lanes", [3, 8, 16])
 @pytest.mark.parametrize("target", ["llvm", pytest.param("opencl", marks=pytest.mark.opencl)])
 def test_whole_powers_of_whole_numbers(target, lanes):
+    """Integers to the power of integers are computed in float64."""
     rng = np.random.default_rng(lanes)
     x, y = rng.integers(-9, 10, (100, lanes)), rng.integers(0, 6, (100, lanes))
-    with tvmflow.compile(whole_powers(x.shape), target=target) as module:
+    kind = (x.shape, "int64")
+    model = model_of("z = Pow(x, y)", {"x": kind, "y": kind}, {"z": kind}, opset=15)
+    with tvmflow.compile(model, target=target) as module:
         np.testing.assert_array_equal(module(x=x, y=y)["z"], x**y)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import tvm
-from onnx import helper
-from support.operators import build, random
+from support.onnx_models import model_of
+from support.operators import random
 from tvm import tirx
 
 import tvmflow
@@ -13,12 +13,9 @@ from tvmflow.codegen.llvm_passes import LARGEST_BYTES, KeepOnStack
 
 
 def test_kernels_for_cpus_ask_nobody_for_their_registers(tmp_path):
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
-        helper.make_node("Conv", ["a", "d"], ["y"], pads=[1] * 4, group=20),
-    ]
+    nodes = "a = Conv<pads = [1,1,1,1]>(x, w) y = Conv<pads = [1,1,1,1], group = 20>(a, d)"
     weights = {"w": random((20, 18, 3, 3)), "d": random((20, 1, 3, 3))}
-    model = build(nodes, {"x": (1, 18, 14, 14)}, ["y"], weights)
+    model = model_of(nodes, {"x": (1, 18, 14, 14)}, "y", weights)
     with tvmflow.compile(model, target="llvm") as module:
         path = module.save(tmp_path / "net.so")
     assert b"TVMBackendAllocWorkspace" not in path.read_bytes()

@@ -158,8 +158,9 @@ def test_a_texture_is_accessed_by_whole_texels_only():
     assert "__write_only image2d_array_t y_ptr" in text
 
 
-def test_a_guarded_store_keeps_its_guard():
-    # A row of 7 in tiles of 2: the last tile is half empty.
+def guarded():
+    """A row of 7 in tiles of 2: the last tile is half empty."""
+
     def tiled(sch, loops):
         sch.bind(sch.fuse(*loops[:-2]), "blockIdx.x")
         outer, inner = sch.split(loops[-2], [None, 2])
@@ -168,21 +169,17 @@ def test_a_guarded_store_keeps_its_guard():
         sch.vectorize(loops[-1])
 
     function = pointwise((1, 2, 3, 7, 4), lambda s, i: s(*i) - 1.0, [f"{PANELS}1"] * 2)
-    text = source(scheduled(function, tiled))
+    return scheduled(function, tiled)
+
+
+def test_a_guarded_store_keeps_its_guard():
+    text = source(guarded())
     assert text.count("write_imagef") == 2
     assert "if (" in text
 
 
 @pytest.mark.opencl
 def test_a_guarded_kernel_is_right(rng):
-    def tiled(sch, loops):
-        sch.bind(sch.fuse(*loops[:-2]), "blockIdx.x")
-        outer, inner = sch.split(loops[-2], [None, 2])
-        sch.bind(outer, "threadIdx.x")
-        sch.unroll(inner)
-        sch.vectorize(loops[-1])
-
-    shape, scopes = (1, 2, 3, 7, 4), [f"{PANELS}1"] * 2
-    x = rng.standard_normal(shape).astype(np.float32)
-    function = scheduled(pointwise(shape, lambda s, i: s(*i) - 1.0, scopes), tiled)
-    np.testing.assert_allclose(through(function, x, scopes), x - 1, rtol=1e-6, atol=1e-6)
+    x = rng.standard_normal((1, 2, 3, 7, 4)).astype(np.float32)
+    found = through(guarded(), x, [f"{PANELS}1"] * 2)
+    np.testing.assert_allclose(found, x - 1, rtol=1e-6, atol=1e-6)

@@ -117,18 +117,11 @@ def test_an_image_of_a_functions_own():
 # -- the verifier alone: what the passes before it should never let through ------------------------
 
 
-def test_an_access_that_was_left_unflattened():
-    function = scheduled(double([P1, None], "forgotten"), by_texel)
-    with (
-        pytest.raises(CompileError, match="forgotten treats the image x as memory"),
-        original_errors(),
-    ):
-        VerifyTextures(tvm.IRModule({"f": function}))
-    function = scheduled(double([None, P1], "forgotten"), by_texel)
-    with (
-        pytest.raises(CompileError, match="forgotten treats the image y as memory"),
-        original_errors(),
-    ):
+@pytest.mark.parametrize(("scopes", "image"), [([P1, None], "x"), ([None, P1], "y")])
+def test_an_access_that_was_left_unflattened(scopes, image):
+    function = scheduled(double(scopes, "forgotten"), by_texel)
+    message = f"forgotten treats the image {image} as memory"
+    with pytest.raises(CompileError, match=message), original_errors():
         VerifyTextures(tvm.IRModule({"f": function}))
 
 

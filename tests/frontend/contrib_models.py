@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
+from support.onnx_models import expected
 
 import tvmflow
 from tvmflow.verify.tolerance import OPERATOR, assert_close
@@ -18,29 +18,6 @@ TARGETS = [
     pytest.param("opencl", "cpu", id="opencl", marks=pytest.mark.opencl),
     pytest.param("opencl", "adreno", id="adreno", marks=pytest.mark.opencl),
 ]
-
-
-def model_of(
-    nodes: Sequence[onnx.NodeProto],
-    inputs: Mapping[str, tuple[Sequence[int], str]],
-    constants: Mapping[str, np.ndarray],
-    outputs: Mapping[str, str],
-    opset: int = 17,
-) -> onnx.ModelProto:
-    """Build a model, with inputs given as shape and dtype, and outputs as dtype."""
-
-    def kind(dtype: str) -> int:
-        return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-
-    graph = helper.make_graph(
-        nodes,
-        "contributed",
-        [helper.make_tensor_value_info(n, kind(t), s) for n, (s, t) in inputs.items()],
-        [helper.make_tensor_value_info(n, kind(t), None) for n, t in outputs.items()],
-        [numpy_helper.from_array(np.ascontiguousarray(a), n) for n, a in constants.items()],
-    )
-    domains = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=domains, ir_version=10)
 
 
 def draw(model: onnx.ModelProto) -> dict[str, np.ndarray]:
@@ -67,13 +44,8 @@ def check(
     ``given`` has values for some inputs; the others are drawn.
     """
     feeds = draw(model) | dict(given or {})
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
     names = [value.name for value in model.graph.output]
-    wanted = dict(zip(names, session.run(names, feeds), strict=True))
+    wanted = dict(zip(names, expected(model, feeds, optimized=False), strict=True))
     assert any(len(np.unique(array)) > 4 for array in wanted.values())
     with tvmflow.compile(model, target=target, device=device) as module:
         found = module(feeds)

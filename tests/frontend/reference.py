@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 import tvm
-from onnx import helper, numpy_helper
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
+from support.onnx_models import Kind, model_of
 from tvm import relax
 
 from tvmflow.errors import ModelError
@@ -85,50 +86,27 @@ def node_model(
     tuple
         The model, and the values of its inputs.
     """
-    names: list[str] = []
-    initializers, inputs, feeds = [], [], {}
-    for index, (value, constant) in enumerate(values):
-        names.append("" if value is None else f"x{index}")
-        if value is None:
-            continue
-        if constant:
-            initializers.append(numpy_helper.from_array(value, names[-1]))
-        else:
-            elem_type = helper.np_dtype_to_tensor_dtype(value.dtype)
-            inputs.append(helper.make_tensor_value_info(names[-1], elem_type, value.shape))
-            feeds[names[-1]] = value
+    names = ["" if value is None else f"x{index}" for index, (value, _) in enumerate(values)]
     while names and not names[-1]:
         names.pop()
+    given = [(name, *pair) for name, pair in zip(names, values, strict=False) if name]
+    feeds = {name: value for name, value, constant in given if not constant}
+    constants = {name: value for name, value, constant in given if constant}
+    kinds = {name: (value.shape, value.dtype) for name, value in feeds.items()}
     outputs = [f"y{index}" for index in range(results)]
     node = helper.make_node(op_type, names, outputs, name="node", **attributes)
-    # ONNX Runtime infers the types of outputs that have none.
-    graph = helper.make_graph(
-        [node], "one", inputs, [onnx.ValueInfoProto(name=name) for name in outputs], initializers
-    )
-    opsets = [helper.make_opsetid("", opset)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10), feeds
+    return graph_model([node], kinds, outputs, constants, opset), feeds
 
 
 def graph_model(
-    nodes: Sequence[onnx.NodeProto],
-    inputs: Mapping[str, tuple[Sequence[int | str], str]],
-    outputs: Sequence[str],
+    nodes: str | Sequence[onnx.NodeProto],
+    inputs: Mapping[str, Kind],
+    outputs: str | Sequence[str],
     constants: Mapping[str, np.ndarray] | None = None,
     opset: int = 18,
 ) -> onnx.ModelProto:
-    """Build a model of some nodes, with inputs given as shape and dtype."""
-    graph = helper.make_graph(
-        list(nodes),
-        "graph",
-        [
-            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(np.dtype(d)), s)
-            for n, (s, d) in inputs.items()
-        ],
-        [onnx.ValueInfoProto(name=name) for name in outputs],
-        [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()],
-    )
-    opsets = [helper.make_opsetid("", opset)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    """Build a model of an operator set that has operators of today."""
+    return model_of(nodes, inputs, outputs, constants, opset, ir_version=10)
 
 
 def assert_right(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
@@ -173,6 +151,13 @@ def judge(
     if expected is not None:
         assert_right(results, expected)
     return None
+
+
+def check(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> None:
+    """Check that a model is computed as ONNX Runtime computes it."""
+    expected = onnxruntime_results(model, feeds)
+    assert expected is not None
+    assert judge(model, feeds, expected) is None
 
 
 def load_or_refusal(model: onnx.ModelProto) -> tuple[ImportedModel | None, str | None]:

@@ -8,8 +8,9 @@ import re
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 from reference import onnxruntime_results
+from support.onnx_models import model_of
 
 import tvmflow
 from tvmflow.errors import CompileError, InputError, ModelError, ShapeError, UnsupportedModelError
@@ -19,12 +20,9 @@ RNG = np.random.default_rng(4)
 X = RNG.standard_normal((1, 512)).astype(np.float32)
 
 
-def info(name, dtype, shape):
-    return helper.make_tensor_value_info(name, dtype, shape)
-
-
 def body(name, nodes):
-    return helper.make_graph(nodes, name, [], [info(nodes[-1].output[0], 1, None)])
+    result = helper.make_tensor_value_info(nodes[-1].output[0], 1, None)
+    return helper.make_graph(nodes, name, [], [result])
 
 
 #: A branch on windows of 256 elements, which fits; and branches that do not, as found by the
@@ -53,7 +51,7 @@ def network(then, otherwise, sr_shape=(), deep=False):
     )  # fmt: skip
     if deep:
         inner = helper.make_node("Identity", ["y"], ["z"])
-        outer = helper.make_graph([choice, inner], "outer", [], [info("z", 1, None)])
+        outer = body("outer", [choice, inner])
         other = body("other", [*FITS[:1], helper.make_node("Neg", ["f"], ["n"])])
         choice = helper.make_node(
             "If", ["is_loud"], ["y"], name="outer", then_branch=outer, else_branch=other
@@ -66,11 +64,8 @@ def network(then, otherwise, sr_shape=(), deep=False):
         choice,
     ]
     constants = {**CONSTANTS, "limit": np.array(100, np.float32)}
-    graph = helper.make_graph(
-        nodes, "rates", [info("x", 1, X.shape), info("sr", TensorProto.INT64, sr_shape)],
-        [info("y", 1, None)], [numpy_helper.from_array(a, n) for n, a in constants.items()],
-    )  # fmt: skip
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
+    inputs = {"x": X.shape, "sr": (sr_shape, "int64")}
+    return model_of(nodes, inputs, {"y": None}, constants, opset=16)
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -140,10 +135,7 @@ def test_a_bound_input_decides_the_branch(shape, value):
 
 
 def test_open_extents_are_those_of_the_value():
-    node = helper.make_node("Mul", ["x", "s"], ["y"])
-    inputs = [info("x", 1, [2, 3]), info("s", 1, ["N"])]
-    graph = helper.make_graph([node], "g", inputs, [info("y", 1, None)])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
+    model = model_of("y = Mul(x, s)", {"x": [2, 3], "s": ["N"]}, opset=16)
     x = X[0, :6].reshape(2, 3)
     with tvmflow.compile(model, target="llvm", inputs={"s": [1, 0.5, -2]}) as module:
         np.testing.assert_allclose(module(x=x)["y"], x * np.float32([1, 0.5, -2]), rtol=1e-6)

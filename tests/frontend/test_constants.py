@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from reference import assert_right, node_model, onnxruntime_results, run
+from reference import check, node_model, run
 
 from tvmflow.frontend import load_model
 
@@ -101,18 +101,14 @@ def test_nodes(name, constant, rng):
         model.graph.node.append(helper.make_node("Abs", ["also"], ["z"]))
         model.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, [1]))
         feeds["also"] = np.float32([-2])
-    wanted = onnxruntime_results(model, feeds)
-    assert wanted is not None
-    assert_right(run(load_model(model), feeds), wanted)
+    check(model, feeds)
 
 
 def test_only_places_of_a_pool_are_asked_for(rng):
     model, feeds = node_model("MaxPool", [((rng.random((1, 3, 9), np.float32)), False)], 13, 2,
                               kernel_shape=[3])  # fmt: skip
     del model.graph.output[0]
-    wanted = onnxruntime_results(model, feeds)
-    assert wanted is not None
-    assert_right(run(load_model(model), feeds), wanted)
+    check(model, feeds)
 
 
 def test_more_places_than_bytes_have():
@@ -128,6 +124,4 @@ def test_more_places_than_bytes_have():
 def test_a_value_of_run_time_around_what_is_cropped(pads, rng):
     x, value = rng.random((5, 4), np.float32), np.array(3, np.float32)
     model, feeds = node_model("Pad", [(x, False), (integers(*pads), True), (value, False)], 18)
-    wanted = onnxruntime_results(model, feeds)
-    assert wanted is not None
-    assert_right(run(load_model(model), feeds), wanted)
+    check(model, feeds)

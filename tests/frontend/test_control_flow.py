@@ -7,7 +7,9 @@ import onnx
 import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from reference import assert_right, judge, load_and_run, onnxruntime_results, run
+from reference import assert_right, check, load_and_run, onnxruntime_results, run
+from support.onnx_models import model_of as any_model
+from support.onnx_models import nodes_of
 from support.turns import in_turn
 
 import tvmflow
@@ -149,12 +151,10 @@ def parsed(text, opset=18):
 
 def model_of(case, opset=18):
     """Build a graph of `CASES`, with the result y, and z if there is one."""
-    graph = parsed(f"g (float[2,3] x, bool flag) => () {{ {NUMBERS} {case} }}", opset).graph
-    made = {name for node in graph.node for name in node.output}
-    results = [onnx.ValueInfoProto(name=name) for name in ("y", "z") if name in made]
-    graph = helper.make_graph(list(graph.node), "graph", list(graph.input), results)
-    opsets = [helper.make_opsetid("", opset)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    nodes = nodes_of(f"{NUMBERS} {case}")
+    made = {name for node in nodes for name in node.output}
+    results = [name for name in ("y", "z") if name in made]
+    return any_model(nodes, {"x": (2, 3), "flag": ((), "bool")}, results, opset=opset)
 
 
 def feeds_of(flag):
@@ -176,10 +176,8 @@ def operators(graph):
 @pytest.mark.parametrize("flag", [True, False])
 @pytest.mark.parametrize("case", CASES)
 def test_as_onnx_runtime(case, flag):
-    model, feeds = model_of(CASES[case]), feeds_of(flag)
-    expected = onnxruntime_results(model, feeds)
-    assert expected is not None
-    assert judge(model, feeds, expected) is None
+    model = model_of(CASES[case])
+    check(model, feeds_of(flag))
     graph = graph_of(model)
     assert not any(a.type == a.GRAPH for node in graph.nodes for a in node.attribute)
 
@@ -200,9 +198,7 @@ def test_in_older_operator_sets(case, opset):
             if node.op_type == "Constant" and node.attribute[0].name != "value":
                 value = numpy_helper.from_array(constant_value(node))
                 node.attribute[0].CopyFrom(helper.make_attribute("value", value))
-    expected = onnxruntime_results(model, feeds_of(True))
-    assert expected is not None
-    assert judge(model, feeds_of(True), expected) is None
+    check(model, feeds_of(True))
 
 
 @pytest.mark.parametrize("batch", [1, 2])
@@ -220,9 +216,7 @@ def test_batched_scan(batch, rng):
         "h": rng.standard_normal((batch, 3)).astype(np.float32),
         "x": rng.standard_normal((batch, 4, 3)).astype(np.float32),
     }
-    expected = onnxruntime_results(model, feeds)
-    assert expected is not None
-    assert judge(model, feeds, expected) is None
+    check(model, feeds)
 
 
 def test_squeeze_as_pytorch_exports_it(rng):
@@ -299,8 +293,7 @@ def test_shapes_are_computed_from_the_number_of_the_iteration():
         "{ v = Constant<value_ints=[1]>() j = Add(i, v) s = Reshape(i, v) "
         "q = Slice(a, s, j, v) m = ReduceMax(q, v) t = Mul(a, m) d = Identity(c) }>"
     )
-    assert onnxruntime_results(model, feeds_of(True)) is not None
-    assert judge(model, feeds_of(True), onnxruntime_results(model, feeds_of(True))) is None
+    check(model, feeds_of(True))
 
 
 def test_names_say_where_a_node_came_from():

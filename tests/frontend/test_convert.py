@@ -6,13 +6,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from reference import (
-    assert_right,
-    graph_model,
-    load_and_run,
-    onnxruntime_results,
-    run,
-)
+from reference import assert_right, check, graph_model, load_and_run, onnxruntime_results, run
+from support.onnx_models import nodes_of
 from tvm import relax
 from tvm.ir import GenericConst
 
@@ -149,9 +144,11 @@ def test_bindings_are_named_after_nodes(rng):
 
 
 def test_nodes_without_a_name_are_named_after_their_result():
-    nodes = [helper.make_node("Relu", ["x"], ["act.1/out"]),
-             helper.make_node("Neg", ["act.1/out"], ["y"])]  # fmt: skip
-    model = graph_model(nodes, {"x": ([3], "float32")}, ["y"])
+    nodes = [
+        helper.make_node("Relu", ["x"], ["act.1/out"]),
+        helper.make_node("Neg", ["act.1/out"], ["y"]),
+    ]
+    model = graph_model(nodes, {"x": [3]}, "y")
     assert [b.var.name for b in bindings(model)] == ["act.1/out", "y"]
 
 
@@ -170,7 +167,7 @@ def test_names_survive_fusion():
     nodes = [helper.make_node("Relu", ["x"], ["a"], name="first/Relu"),
              helper.make_node("Neg", ["a"], ["b"], name="then/Neg"),
              helper.make_node("MaxPool", ["b"], ["y"], name="p", kernel_shape=[2, 2])]  # fmt: skip
-    mod = load_model(graph_model(nodes, {"x": ([1, 2, 4, 4], "float32")}, ["y"])).mod
+    mod = load_model(graph_model(nodes, {"x": [1, 2, 4, 4]}, ["y"])).mod
     for transform in (relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern(),
                       relax.transform.FuseOps(), relax.transform.FuseTIR()):  # fmt: skip
         mod = transform(mod)
@@ -182,7 +179,7 @@ def test_odd_names(rng):
     """Parameters have the model's names, with any characters."""
     nodes = [helper.make_node("Add", ["input.1", "2"], ["a/b:0"], name="1.x"),
              helper.make_node("Relu", ["a/b:0"], ["out put"], name="1.x")]  # fmt: skip
-    inputs = {"input.1": ([3], "float32"), "2": ([3], "float32")}
+    inputs = {"input.1": [3], "2": [3]}
     model = graph_model(nodes, inputs, ["out put"])
     loaded = load_model(model)
     assert [p.name for p in loaded.mod["main"].params] == ["input.1", "2"]
@@ -203,7 +200,7 @@ def test_odd_names_are_fused(target):
         helper.make_node("Cast", ["/net/BitCast"], ["y"], to=TensorProto.FLOAT),
     ]
     x = np.linspace(-250, 250, 48, dtype=np.float32)
-    model = graph_model(nodes, {"/x:0": ([48], "float32")}, ["y"], opset=26)
+    model = graph_model(nodes, {"/x:0": [48]}, ["y"], opset=26)
     (found,) = tvmflow.compile(model, target=target)(x)
     np.testing.assert_array_equal(found, np.abs(x).astype(np.uint8).view(np.int8))
 
@@ -212,11 +209,10 @@ def test_odd_names_are_fused(target):
 
 
 def test_one_output_is_a_tensor_more_are_a_tuple():
-    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["b"])]
-    inputs = {"x": ([3], "float32")}
-    assert isinstance(load_model(graph_model(nodes, inputs, ["b"])).mod["main"].ret_ty,
-                      relax.TensorType)  # fmt: skip
-    loaded = load_model(graph_model(nodes, inputs, ["b", "a"]))
+    nodes = "a = Relu(x) b = Neg(a)"
+    only = load_model(graph_model(nodes, {"x": [3]}, "b"))
+    assert isinstance(only.mod["main"].ret_ty, relax.TensorType)
+    loaded = load_model(graph_model(nodes, {"x": [3]}, "b a"))
     assert isinstance(loaded.mod["main"].ret_ty, relax.TupleType)
     assert [info.name for info in loaded.outputs] == ["b", "a"]
     x = np.array([-1, 0, 2], np.float32)
@@ -226,15 +222,10 @@ def test_one_output_is_a_tensor_more_are_a_tuple():
 
 
 def test_outputs_that_are_inputs_constants_or_the_same():
-    nodes = [
-        helper.make_node("Identity", ["x"], ["copy"]),
-        helper.make_node("Add", ["one", "one"], ["two"]),
-        helper.make_node("Relu", ["x"], ["a"]),
-        helper.make_node("Identity", ["a"], ["b"]),
-    ]
+    nodes = "copy = Identity(x) two = Add(one, one) a = Relu(x) b = Identity(a)"
     constants = {"one": np.ones(2, np.float32)}
     outputs = ["copy", "two", "a", "b", "one"]
-    model = graph_model(nodes, {"x": ([3], "float32")}, outputs, constants)
+    model = graph_model(nodes, {"x": [3]}, outputs, constants)
     loaded = load_model(model)
     assert [info.name for info in loaded.outputs] == outputs
     x = np.array([-1, 0, 2], np.float32)
@@ -246,52 +237,39 @@ def test_outputs_that_are_inputs_constants_or_the_same():
 
 
 def test_unused_inputs_stay():
-    node = helper.make_node("Relu", ["b"], ["y"])
-    inputs = {"a": ([2], "int64"), "b": ([3], "float32"), "c": ([1], "bool")}
-    loaded = load_model(graph_model([node], inputs, ["y"]))
+    inputs = {"a": ([2], "int64"), "b": [3], "c": ([1], "bool")}
+    loaded = load_model(graph_model("y = Relu(b)", inputs, "y"))
     assert [info.name for info in loaded.inputs] == ["a", "b", "c"]
     assert int(loaded.mod["main"].attrs["num_input"]) == 3
 
 
 def test_nodes_without_effect_vanish(rng):
-    nodes = [
-        helper.make_node("Identity", ["x"], ["a"]),
-        helper.make_node("Dropout", ["a", "ratio", "training"], ["b"]),
-        helper.make_node("Cast", ["b"], ["c"], to=TensorProto.FLOAT),
-        helper.make_node("Exp", ["x"], ["unused"]),
-        helper.make_node("Relu", ["c"], ["y"]),
-    ]
+    nodes = """
+        a = Identity(x) b = Dropout(a, ratio, training) c = Cast<to = 1>(b) unused = Exp(x)
+        y = Relu(c)
+    """
     constants = {"ratio": np.array(0.5, np.float32), "training": np.array(False)}
-    model = graph_model(nodes, {"x": ([3], "float32")}, ["y"], constants)
+    model = graph_model(nodes, {"x": [3]}, "y", constants)
     assert operators(model) == ["nn.relu"]
+
+
+OPTIONAL = "p, indices = MaxPool<kernel_shape = [2, 2]>(x) y, mask = Dropout(p)"
 
 
 def test_optional_results_that_nothing_uses():
     """Exporters name masks and indices that no node reads."""
-    nodes = [
-        helper.make_node("MaxPool", ["x"], ["p", "indices"], kernel_shape=[2, 2]),
-        helper.make_node("Dropout", ["p"], ["y", "mask"]),
-    ]
-    model = graph_model(nodes, {"x": ([1, 2, 4, 4], "float32")}, ["y"])
-    assert operators(model) == ["nn.max_pool2d"]
+    assert operators(graph_model(OPTIONAL, {"x": [1, 2, 4, 4]}, "y")) == ["nn.max_pool2d"]
 
 
 @pytest.mark.parametrize("result", ["indices", "mask"])
 def test_optional_results_that_are_used_are_computed(result, rng):
-    nodes = [
-        helper.make_node("MaxPool", ["x"], ["p", "indices"], kernel_shape=[2, 2], name="pool"),
-        helper.make_node("Dropout", ["p"], ["y", "mask"], name="drop"),
-    ]
-    model = graph_model(nodes, {"x": ([1, 2, 4, 4], "float32")}, ["y", result])
-    feeds = {"x": rng.standard_normal((1, 2, 4, 4), np.float32)}
-    wanted = onnxruntime_results(model, feeds)
-    assert wanted is not None
-    assert_right(load_and_run(model, feeds), wanted)
+    model = graph_model(OPTIONAL, {"x": [1, 2, 4, 4]}, ["y", result])
+    check(model, {"x": rng.standard_normal((1, 2, 4, 4), np.float32)})
 
 
 def test_dropout_in_training_is_refused():
-    node = helper.make_node("Dropout", ["x", "", "training"], ["y"])
-    model = graph_model([node], {"x": ([3], "float32")}, ["y"], {"training": np.array(True)})
+    constants = {"training": np.array(True)}
+    model = graph_model("y = Dropout(x, , training)", {"x": [3]}, "y", constants)
     with pytest.raises(Exception, match="Dropout"):
         load_model(model)
 
@@ -312,10 +290,8 @@ def test_local_functions_are_inlined(rng):
         "local", "twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"], name="add")],
         [helper.make_opsetid("", 18)],
     )  # fmt: skip
-    node = helper.make_node("twice", ["x"], ["y"], domain="local")
-    model = graph_model([node], {"x": ([3], "float32")}, ["y"])
+    model = graph_model("y = local.twice(x)", {"x": [3]}, "y")
     model.functions.append(function)
-    model.opset_import.append(helper.make_opsetid("local", 1))
     x = rng.standard_normal(3, dtype=np.float32)
     np.testing.assert_array_equal(load_and_run(model, {"x": x})[0], 2 * x)
 
@@ -325,16 +301,11 @@ def test_local_functions_are_inlined(rng):
 
 def test_image_of_bytes(rng):
     """A network can read uint8 pixels and normalize them itself."""
-    nodes = [
-        helper.make_node("Cast", ["x"], ["f"], to=TensorProto.FLOAT),
-        helper.make_node("Div", ["f", "scale"], ["n"]),
-        helper.make_node("Conv", ["n", "w", "b"], ["y"]),
-    ]
+    nodes = "f = Cast<to = 1>(x) n = Div(f, scale) y = Conv(n, w, b)"
     constants = {"scale": np.array(255, np.float32), **image_constants(rng)}
     model = graph_model(nodes, {"x": ([1, 3, 8, 8], "uint8")}, ["y"], constants)
     assert load_model(model).inputs[0].dtype == "uint8"
-    feeds = {"x": rng.integers(0, 256, (1, 3, 8, 8)).astype(np.uint8)}
-    assert_right(load_and_run(model, feeds), onnxruntime_results(model, feeds))
+    check(model, {"x": rng.integers(0, 256, (1, 3, 8, 8)).astype(np.uint8)})
 
 
 @pytest.mark.onnxruntime
@@ -375,29 +346,22 @@ CHANGES = (7, 11, 13, NEWEST)
 )
 def test_operator_sets(rng, opset):
     """A small classifier is right in every operator set, from the oldest to the newest."""
-    nodes = [
-        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("Clip", ["c"], ["r"], min=0.0, max=6.0)
-        if opset < 11
-        else helper.make_node("Clip", ["c", "low", "high"], ["r"]),
-        helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
-        helper.make_node("Pad", ["p"], ["q"], pads=[0, 0, 1, 0, 0, 0, 0, 1])
-        if opset < 11
-        else helper.make_node("Pad", ["p", "pads"], ["q"]),
-        helper.make_node("GlobalAveragePool", ["q"], ["g"]),
-        helper.make_node("Squeeze", ["g"], ["s"], axes=[2, 3])
-        if opset < 13
-        else helper.make_node("Squeeze", ["g", "axes"], ["s"]),
-        helper.make_node("Softmax", ["s"], ["t"], axis=1),
-        helper.make_node("Dropout", ["t"], ["y"]),
-    ]
+    pads = [0, 0, 1, 0, 0, 0, 0, 1]
+    clip = "Clip<min = 0.0, max = 6.0>(c)" if opset < 11 else "Clip(c, low, high)"
+    pad = f"Pad<pads = {pads}>(p)" if opset < 11 else "Pad(p, pads)"
+    squeeze = "Squeeze<axes = [2, 3]>(g)" if opset < 13 else "Squeeze(g, axes)"
+    nodes = nodes_of(f"""
+        c = Conv<pads = [1, 1, 1, 1]>(x, w, b) r = {clip}
+        p = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(r) q = {pad}
+        g = GlobalAveragePool(q) s = {squeeze} t = Softmax<axis = 1>(s) y = Dropout(t)
+    """)
     constants = {
         "low": np.array(0, np.float32), "high": np.array(6, np.float32), "axes": np.array([2, 3]),
-        "pads": np.array([0, 0, 1, 0, 0, 0, 0, 1]), **image_constants(rng),
+        "pads": np.array(pads), **image_constants(rng),
     }  # fmt: skip
     used = {name for node in nodes for name in node.input}
     constants = {name: value for name, value in constants.items() if name in used}
-    model = graph_model(nodes, {"x": ([1, 3, 8, 8], "float32")}, ["y"], constants, opset)
+    model = graph_model(nodes, {"x": [1, 3, 8, 8]}, ["y"], constants, opset)
     model.ir_version = 8
     feeds = {"x": rng.standard_normal((1, 3, 8, 8), dtype=np.float32)}
     found = load_and_run(model, feeds)
@@ -420,5 +384,4 @@ def test_operator_sets(rng, opset):
 def test_example_networks(rng, name, options):
     model = models.make(name, **options)
     (info,) = load_model(model).inputs
-    feeds = {info.name: rng.standard_normal(info.shape, dtype=np.float32)}
-    assert_right(load_and_run(model, feeds), onnxruntime_results(model, feeds))
+    check(model, {info.name: rng.standard_normal(info.shape, dtype=np.float32)})

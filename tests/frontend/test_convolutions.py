@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import helper
-from reference import assert_right, graph_model, load_and_run, onnxruntime_results
+from reference import check, graph_model, load_and_run
 
 from tvmflow.frontend import load_model
 
@@ -36,8 +36,7 @@ def test_what_is_left(case, rng):
     model = model_of(case, rng.standard_normal((6, 5, *kernel)).astype(np.float32))
     (call,) = (b.value for b in load_model(model).mod["main"].body.blocks[0].bindings[:1])
     assert call.args[1].value.shape == (6, 5, *left)
-    feeds = {"x": rng.standard_normal((2, 5, *sizes)).astype(np.float32)}
-    assert_right(load_and_run(model, feeds), onnxruntime_results(model, feeds))
+    check(model, {"x": rng.standard_normal((2, 5, *sizes)).astype(np.float32)})
 
 
 def test_weights_that_are_no_numbers_stay(rng):
@@ -86,8 +85,7 @@ def test_other_numbers_of_axes(case, weights, rng):
     assert "R.nn.conv2d(" in text
     assert "R.nn.conv1d(" not in text
     assert "R.nn.conv3d(" not in text
-    feeds = {name: arrays[name] for name in inputs}
-    assert_right(load_and_run(model, feeds), onnxruntime_results(model, feeds))
+    check(model, {name: arrays[name] for name in inputs})
 
 
 @pytest.mark.onnxruntime
@@ -104,5 +102,4 @@ def test_transposed_along_one_axis(attributes, rng):
     node = helper.make_node("ConvTranspose", ["x", "w", "b"], ["y"], **attributes)
     model = graph_model([node], {"x": ((2, 6, 9), "float32")}, ["y"], arrays)
     assert "R.nn.conv2d_transpose(" in load_model(model).mod["main"].script()
-    feeds = {"x": rng.standard_normal((2, 6, 9)).astype(np.float32)}
-    assert_right(load_and_run(model, feeds), onnxruntime_results(model, feeds))
+    check(model, {"x": rng.standard_normal((2, 6, 9)).astype(np.float32)})

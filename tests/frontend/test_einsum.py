@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
+from support.onnx_models import model_of
 
 import tvmflow
 from tvmflow.verify.tolerance import OPERATOR, assert_close
@@ -67,14 +68,9 @@ def check(equation, values):
         equation.replace(" ", ""), *(v.astype(np.float64) for v in values), optimize=True
     )
     names = [f"x{number}" for number in range(len(values))]
-    inputs = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, value.shape)
-        for name, value in zip(names, values, strict=True)
-    ]
-    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, wanted.shape)
+    inputs = {name: value.shape for name, value in zip(names, values, strict=True)}
     node = helper.make_node("Einsum", names, ["y"], equation=equation)
-    graph = helper.make_graph([node], "einsum", inputs, [result])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = model_of([node], inputs, {"y": wanted.shape})
     with closing(tvmflow.compile(model)) as module:
         (got,) = module(dict(zip(names, values, strict=True)))
         families = {schedule["family"] for schedule in module.metadata["schedules"].values()}

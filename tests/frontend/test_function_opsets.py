@@ -8,6 +8,7 @@ import pytest
 from onnx import helper
 from reference import judge, onnxruntime_results
 from reference import node_model as model_of_node
+from support.onnx_models import model_of, nodes_of
 from test_random_cases import FAMILIES, REASONS, draw
 
 from tvmflow.errors import UnsupportedModelError
@@ -22,18 +23,11 @@ def in_function(model: onnx.ModelProto, opset: int, functions: int = 1) -> onnx.
     (node,) = model.graph.node
     names = list(dict.fromkeys(filter(None, node.input)))
     own = model.opset_import[0].version
-    made = [
-        helper.make_function(
-            "pkg", "F0", names, list(node.output), [node], [helper.make_opsetid("", own)]
-        )
-    ]
-    for number in range(1, functions):
-        call = helper.make_node(f"F{number - 1}", names, list(node.output), domain="pkg")
+    outputs, call, made = list(node.output), node, []
+    for number in range(functions):
         imports = [helper.make_opsetid("", own), helper.make_opsetid("pkg", 1)]
-        made.append(
-            helper.make_function("pkg", f"F{number}", names, list(node.output), [call], imports)
-        )
-    call = helper.make_node(f"F{functions - 1}", names, list(node.output), domain="pkg")
+        made.append(helper.make_function("pkg", f"F{number}", names, outputs, [call], imports))
+        call = helper.make_node(f"F{number}", names, outputs, domain="pkg")
     graph = helper.make_graph(
         [call], "graph", model.graph.input, model.graph.output, model.graph.initializer
     )
@@ -122,10 +116,7 @@ def test_what_the_converter_gets_wrong_is_refused():
 
 def test_a_function_with_an_attribute_and_a_branch():
     """Converted nodes get attributes of the call, and nested graphs are converted, too."""
-    inner = [
-        helper.make_node("Softmax", ["x"], ["s"]),
-        helper.make_node("Neg", ["x"], ["n"]),
-    ]
+    inner = nodes_of("s = Softmax(x) n = Neg(x)")
     inner[0].attribute.append(onnx.AttributeProto(name="axis", type=2, ref_attr_name="a"))
     infos = [onnx.ValueInfoProto(name=name) for name in ("s", "n")]
     branches = {
@@ -137,13 +128,8 @@ def test_a_function_with_an_attribute_and_a_branch():
         [helper.make_opsetid("", 11)], ["a"],
     )  # fmt: skip
     call = helper.make_node("F", ["x", "c"], ["y"], domain="pkg", a=1)
-    inputs = [
-        helper.make_tensor_value_info("x", 1, X.shape),
-        helper.make_tensor_value_info("c", 9, []),
-    ]
-    graph = helper.make_graph([call], "g", inputs, [onnx.ValueInfoProto(name="y")])
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("pkg", 1)]
-    model = helper.make_model(graph, opset_imports=imports, functions=[function], ir_version=9)
+    model = model_of([call], {"x": X.shape, "c": ((), "bool")})
+    model.functions.append(function)
     flat = np.exp(X.reshape(2, -1))
     expected = (flat / flat.sum(-1, keepdims=True)).reshape(X.shape)
     for condition, result in ((True, expected), (False, -X)):

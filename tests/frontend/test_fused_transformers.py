@@ -6,8 +6,9 @@ import re
 
 import numpy as np
 import pytest
-from contrib_models import TARGETS, check, model_of
+from contrib_models import TARGETS, check
 from onnx import TensorProto, helper
+from support.onnx_models import model_of
 
 from tvmflow.errors import UnsupportedModelError
 from tvmflow.frontend import load_model
@@ -58,11 +59,9 @@ def attention(
     results = ["y", "present"] if present or past is not None else ["y"]
     if sizes is not None:
         attributes["qkv_hidden_sizes"] = sizes
-    node = helper.make_node(
-        op_type, names, results, domain=DOMAIN, num_heads=heads, **attributes
-    )  # fmt: skip
+    node = helper.make_node(op_type, names, results, domain=DOMAIN, num_heads=heads, **attributes)
     used = {n: v for n, v in constants.items() if n in names}
-    return model_of([node], inputs, used, dict.fromkeys(results, "float32"), opset), given
+    return model_of([node], inputs, results, used, opset), given
 
 
 #: Each form of masks for seven keys, or for eleven with four cached ones.
@@ -92,8 +91,7 @@ PLAIN = {
 @pytest.mark.parametrize(("target", "device"), TARGETS)
 @pytest.mark.parametrize("case", ATTENTIONS | PLAIN)
 def test_attention(case, target, device):
-    model, given = attention(**(ATTENTIONS | PLAIN)[case])
-    check(model, given, target=target, device=device)
+    check(*attention(**(ATTENTIONS | PLAIN)[case]), target=target, device=device)
 
 
 @pytest.mark.parametrize(("target", "device"), TARGETS)
@@ -119,7 +117,7 @@ def embeddings(
         inputs |= {name: ((BATCH, ROWS), "int32")} if is_given else {}
     order = ["word", "position", "segment", "g", "b"]
     names = ["ids", "segments", *order, "mask"]
-    results = {"y": "float32", "count": "int32"}
+    results = ["y", "count"]
     if op_type == "QEmbedLayerNormalization":
         lowest, kind = (-128, np.int8) if signed else (0, np.uint8)
         for index, name in enumerate(tables):
@@ -129,12 +127,12 @@ def embeddings(
         names += [f"{letter}{name}" for letter in "sz" for name in order]
     else:
         names.append("positions" if positions else "")
-        results["total"] = "float32"
+        results.append("total")
     if positions:
         inputs["positions"] = ((BATCH, ROWS), "int32")
     names = [name if name in inputs or name in constants else "" for name in names]
-    node = helper.make_node(op_type, names, [*results], domain=DOMAIN, **attributes)
-    return model_of([node], inputs, constants, results, opset), given
+    node = helper.make_node(op_type, names, results, domain=DOMAIN, **attributes)
+    return model_of([node], inputs, results, constants, opset), given
 
 
 EMBEDDINGS = {
@@ -145,19 +143,20 @@ EMBEDDINGS = {
 }
 
 
+PLAIN_EMBEDDINGS = EMBEDDINGS | {"positions": {"positions": True}}
+QUANTIZED_EMBEDDINGS = EMBEDDINGS | {"signed": {"signed": True}}
+
+
 @pytest.mark.parametrize(("target", "device"), TARGETS)
-@pytest.mark.parametrize("case", EMBEDDINGS | {"positions": {"positions": True}})
+@pytest.mark.parametrize("case", PLAIN_EMBEDDINGS)
 def test_embeddings(case, target, device):
-    model, given = embeddings(**(EMBEDDINGS | {"positions": {"positions": True}})[case])
-    check(model, given, target=target, device=device)
+    check(*embeddings(**PLAIN_EMBEDDINGS[case]), target=target, device=device)
 
 
 @pytest.mark.parametrize(("target", "device"), TARGETS)
-@pytest.mark.parametrize("case", EMBEDDINGS | {"signed": {"signed": True}})
+@pytest.mark.parametrize("case", QUANTIZED_EMBEDDINGS)
 def test_quantized_embeddings(case, target, device):
-    model, given = embeddings(
-        "QEmbedLayerNormalization", **(EMBEDDINGS | {"signed": {"signed": True}})[case]
-    )
+    model, given = embeddings("QEmbedLayerNormalization", **QUANTIZED_EMBEDDINGS[case])
     check(model, given, target=target, device=device)
 
 

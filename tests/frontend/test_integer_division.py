@@ -7,7 +7,8 @@ import operator
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
+from support.onnx_models import model_of
 
 import tvmflow
 from tvmflow.verify.compare import verify
@@ -37,18 +38,14 @@ OPERATORS = {
 def test_any_numbers(name, dtype, options):
     """Cases include division by zero, and of the least number by -1, which overflows."""
     attributes, function = OPERATORS[name]
-    info, kind = np.iinfo(dtype), helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    info = np.iinfo(dtype)
     pairs = [(info.min, 0), (info.max, 0), (7, 2), (0, 0), (info.min, info.max), (0, 3), (5, 1)]
     if info.min:
         pairs += [(info.min, -1), (info.max, -1), (-8, 3), (8, -3), (-7, -2), (3, info.min)]
     x, y = (np.array(side * 3, dtype) for side in zip(*pairs, strict=True))
-    graph = helper.make_graph(
-        [helper.make_node(name.split()[0], ["x", "y"], ["z"], **attributes)],
-        "division",
-        [helper.make_tensor_value_info(n, kind, x.shape) for n in "xy"],
-        [helper.make_tensor_value_info("z", kind, x.shape)],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    node = helper.make_node(name.split()[0], ["x", "y"], ["z"], **attributes)
+    kind = (x.shape, dtype)
+    model = model_of([node], {"x": kind, "y": kind}, {"z": kind})
     with tvmflow.compile(model, **options) as module:
         (z,) = module(x, y).values()
     for a, b, found in zip(x.tolist(), y.tolist(), z.tolist(), strict=True):
@@ -62,19 +59,11 @@ def test_any_numbers(name, dtype, options):
 @pytest.mark.parametrize("options", TARGETS)
 def test_blocks_of_channels_that_are_not_full(options, tmp_path):
     """Lanes after the last channel must not be divisors."""
-    model = onnx.parser.parse_model(
-        """
-        <ir_version: 10, opset_import: ["": 18]>
-        net (float[1, 3, 4, 4] x) => (float[1, 17, 4, 4] y)
-        { c = Conv(x, w) i = Cast<to = 6>(c) q = Div(i, d) y = Cast<to = 1>(q) }
-        """
-    )
     rng = np.random.default_rng(3)
     w = (8 * rng.standard_normal((17, 3, 1, 1))).astype(np.float32)
     d = rng.integers(1, 5, (1, 17, 4, 4)).astype(np.int32)
-    model.graph.initializer.extend(
-        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(d, "d")]
-    )
+    nodes = "c = Conv(x, w) i = Cast<to = 6>(c) q = Div(i, d) y = Cast<to = 1>(q)"
+    model = model_of(nodes, {"x": (1, 3, 4, 4)}, "y", {"w": w, "d": d}, opset=18)
     onnx.save(model, tmp_path / "net.onnx")
     feeds = {"x": rng.integers(-9, 9, (1, 3, 4, 4)).astype(np.float32)}
     with tvmflow.compile(tmp_path / "net.onnx", **options) as module:

@@ -28,8 +28,7 @@ def refused(model, match, **options):
 
 def one_node(op_type, inputs, constants=(), shape=(1, 17, 16, 9), opset=18, **attributes):
     node = helper.make_node(op_type, inputs, ["y"], **attributes)
-    arrays = {name: np.asarray(value) for name, value in dict(constants).items()}
-    return graph_model([node], {"x": (list(shape), "float32")}, ["y"], arrays, opset=opset)
+    return graph_model([node], {"x": list(shape)}, "y", dict(constants), opset=opset)
 
 
 CASES = {
@@ -78,8 +77,7 @@ def constant_source(op_type, inputs, constants, **attributes):
         helper.make_node("Cast", ["c"], ["f"], to=TensorProto.FLOAT),
         helper.make_node("Add", ["x", "f"], ["y"]),
     ]
-    arrays = {name: np.asarray(value) for name, value in constants.items()}
-    return graph_model(nodes, {"x": ([1], "float32")}, ["y"], arrays)
+    return graph_model(nodes, {"x": [1]}, "y", constants)
 
 
 @pytest.mark.parametrize(
@@ -193,11 +191,9 @@ def functions(count: int, calls: int, wrapped: bool = False) -> onnx.ModelProto:
             nodes = [yes, test, helper.make_node("If", ["t"], ["y"], **branches)]
         imports = [helper.make_opsetid("", 17), helper.make_opsetid("pkg", 1)]
         made.append(helper.make_function("pkg", f"F{number}", ["x"], ["y"], nodes, imports))
-    call = helper.make_node("F0", ["x"], ["y"], domain="pkg")
-    infos = [helper.make_tensor_value_info(name, 1, [2, 3]) for name in "xy"]
-    graph = helper.make_graph([call], "g", infos[:1], infos[1:])
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("pkg", 1)]
-    return helper.make_model(graph, opset_imports=imports, functions=made, ir_version=9)
+    model = graph_model("y = pkg.F0(x)", {"x": [2, 3]}, {"y": [2, 3]}, opset=17)
+    model.functions.extend(made)
+    return model
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 from support.first_stages import compiled_until
+from support.onnx_models import expected, model_of
+from support.operators import feeds_for
 
 import tvmflow
 from tvmflow.frontend.load import load_model
 
 pytestmark = pytest.mark.onnxruntime
-
-
-def model_of(nodes, inputs, constants=()):
-    """Build a model with fp32 inputs of these shapes."""
-    graph = helper.make_graph(
-        nodes,
-        "many",
-        [helper.make_tensor_value_info(n, 1, s) for n, s in inputs.items()],
-        [helper.make_tensor_value_info("y", 1, None)],
-        [numpy_helper.from_array(np.asarray(a), n) for n, a in dict(constants).items()],
-    )
-    opsets = [helper.make_opsetid("", 17)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
 def concatenation(count, axis):
@@ -38,14 +26,8 @@ def concatenation(count, axis):
 
 
 def check(model, target="llvm"):
-    rng = np.random.default_rng(3)
-    feeds = {
-        i.name: rng.standard_normal([d.dim_value for d in i.type.tensor_type.shape.dim]).astype(
-            "f4"
-        )
-        for i in model.graph.input
-    }
-    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    feeds = feeds_for(model)
+    (wanted,) = expected(model, feeds)
     with tvmflow.compile(model, target=target) as module:
         np.testing.assert_allclose(module(feeds)["y"], wanted, rtol=1e-5, atol=1e-5)
 
@@ -76,7 +58,7 @@ def pieces(count, axis=1, join=True):
         last = helper.make_node("Sum", names[:-1], ["y"])
     split = helper.make_node("Split", ["a", "lengths"], names, axis=axis)
     lengths = np.array([2] * (count - 1) + [1])
-    return model_of([split, last], {"a": shape}, {"lengths": lengths})
+    return model_of([split, last], {"a": shape}, "y", {"lengths": lengths})
 
 
 @pytest.mark.slow
@@ -120,7 +102,7 @@ def test_extremes_of_many_tensors(op_type, count):
     feeds = {name: rng.standard_normal(shape).astype("f4") for name, shape in shapes.items()}
     for value, special in ((feeds["x1"], np.nan), (feeds["x4"], np.inf), (feeds["x2"], -np.inf)):
         value[1, 0] = special
-    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    (wanted,) = expected(model, feeds)
     assert np.isnan(wanted).any()
     with tvmflow.compile(model, target="llvm") as module:
         np.testing.assert_array_equal(module(feeds)["y"], wanted)

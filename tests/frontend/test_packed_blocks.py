@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import onnxruntime
 import pytest
-from contrib_models import TARGETS, check, draw, model_of
+from contrib_models import TARGETS, check, draw
 from onnx import TensorProto, helper, numpy_helper
+from support.onnx_models import expected, model_of
 
 import tvmflow
 from tvmflow.errors import UnsupportedModelError
@@ -42,7 +42,7 @@ def product(
         "MatMulNBits", names, ["y"], domain=DOMAIN, K=depth, N=units, bits=bits, block_size=block,
         **attributes,
     )  # fmt: skip
-    return model_of([node], {"x": ((*lead, depth), dtype)}, constants, {"y": dtype}, opset)
+    return model_of([node], {"x": ((*lead, depth), dtype)}, "y", constants, opset)
 
 
 PRODUCTS = {
@@ -92,8 +92,7 @@ def test_what_is_rounded_by_accuracy_level_is_within_8_bits():
     """ONNX Runtime may round blocks of the other operand to 8 bits, which tvmflow does not."""
     model = product(depth=64, block=32, accuracy_level=4)
     feeds = {"x": np.random.default_rng(1).standard_normal((2, 5, 64)).astype(np.float32)}
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    (rounded,) = session.run(None, feeds)
+    (rounded,) = expected(model, feeds)
     with tvmflow.compile(model, target="llvm") as module:
         found = module(feeds)["y"]
     assert np.abs(found - rounded).max() <= np.abs(rounded).max() / 50
@@ -110,7 +109,7 @@ def bnb4(quant_type, *, depth=37, units=21, block=16, trans=1):
         quant_type=quant_type, transB=trans,
     )  # fmt: skip
     inner = depth if trans else units
-    return model_of([node], {"x": ((5, inner), "float32")}, constants, {"y": "float32"})
+    return model_of([node], {"x": (5, inner)}, "y", constants)
 
 
 @pytest.mark.parametrize(("target", "device"), TARGETS)
@@ -131,7 +130,7 @@ def gather(
     def numbers(name, extents):
         if kind == "uint8":
             extents = [*extents[:-1], -(-extents[-1] * bits // 8)]
-            return numpy_helper.from_array(rng.integers(0, 256, extents, np.uint8), name)
+            return rng.integers(0, 256, extents, np.uint8)
         low = -8 if kind == "INT4" else 0
         values = rng.integers(low, low + 16, extents).reshape(-1).tolist()
         return helper.make_tensor(name, getattr(TensorProto, kind), extents, values)
@@ -142,11 +141,10 @@ def gather(
         **({"bits": bits} if kind == "uint8" else {}),
     )  # fmt: skip
     indices = np.array(indices)
-    model = model_of([node], {"i": (indices.shape, "int64")}, constants, {"y": dtype}, opset)
-    model.graph.initializer.append(numbers("w", shape))
+    constants["w"] = numbers("w", shape)
     if zeros:
-        model.graph.initializer.append(numbers("z", scales))
-    return model, {"i": indices}
+        constants["z"] = numbers("z", scales)
+    return model_of([node], {"i": (indices.shape, "int64")}, "y", constants, opset), {"i": indices}
 
 
 GATHERS = {

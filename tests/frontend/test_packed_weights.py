@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from reference import assert_right, evaluator_results, load_and_run
+from support.onnx_models import model_of
 
 from tvmflow.errors import UnsupportedModelError
 from tvmflow.frontend import load_model
@@ -18,22 +19,14 @@ def model(name, low, high, reader):
     rng, kind = np.random.default_rng(0), getattr(TensorProto, name)
     weights = helper.make_tensor("w", kind, [6, 8], rng.integers(low, high, 48).tolist())
     zeros = helper.make_tensor("z", kind, [6, 2], rng.integers(low, high, 12).tolist())
-    scales = numpy_helper.from_array(rng.uniform(0.1, 1, (6, 2)).astype(np.float32), "s")
+    constants = {"w": weights, "z": zeros, "s": rng.uniform(0.1, 1, (6, 2)).astype(np.float32)}
     nodes = {
-        "DequantizeLinear": helper.make_node(
-            "DequantizeLinear", ["w", "s", "z"], ["d"], axis=1, block_size=4
-        ),
-        "Cast": helper.make_node("Cast", ["w"], ["d"], to=TensorProto.FLOAT),
-        "Identity": helper.make_node("Identity", ["w"], ["d"], name="reader"),
+        "DequantizeLinear": "d = DequantizeLinear<axis = 1, block_size = 4>(w, s, z)",
+        "Cast": "d = Cast<to = 1>(w)",
+        "Identity": "[reader] d = Identity(w)",
     }
-    graph = helper.make_graph(
-        [nodes[reader], helper.make_node("MatMul", ["x", "d"], ["y"])],
-        "packed",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [5, 6])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [5, 8])],
-        [weights, zeros, scales],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=11)
+    text = f"{nodes[reader]} y = MatMul(x, d)"
+    return model_of(text, {"x": [5, 6]}, {"y": [5, 8]}, constants, opset=25, ir_version=11)
 
 
 @pytest.mark.parametrize("reader", ["DequantizeLinear", "Cast"])

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
+from contrib_models import TARGETS
 from onnx import TensorProto, helper, numpy_helper
+from support.onnx_models import expected, model_of, typed
 
 import tvmflow
 from tvmflow.errors import UnsupportedModelError
-
-TYPES = {
-    "uint8": TensorProto.UINT8, "int8": TensorProto.INT8, "float32": TensorProto.FLOAT,
-    "bool": TensorProto.BOOL,
-}  # fmt: skip
 
 
 def integers(shape, dtype="uint8", seed=1):
@@ -22,19 +18,6 @@ def integers(shape, dtype="uint8", seed=1):
         return values > 0 if dtype == "bool" else values.astype(np.float32)
     limits = np.iinfo(dtype)
     return np.random.default_rng(seed).integers(limits.min, limits.max + 1, shape).astype(dtype)
-
-
-def model_of(nodes, inputs, constants, result, opset=17):
-    """Build a model with inputs {name: (shape, dtype)} and the result y."""
-    graph = helper.make_graph(
-        nodes,
-        "quantized",
-        [helper.make_tensor_value_info(n, TYPES[t], s) for n, (s, t) in inputs.items()],
-        [helper.make_tensor_value_info("y", TYPES[result], None)],
-        [numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items()],
-    )
-    domains = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=domains, ir_version=8)
 
 
 def contributed(op_type, shapes, *, order="inputs first", dtype="uint8", **attributes):
@@ -49,7 +32,7 @@ def contributed(op_type, shapes, *, order="inputs first", dtype="uint8", **attri
     names = operands + last if order == "inputs first" else last + operands
     node = helper.make_node(op_type, names, ["y"], domain="com.microsoft", **attributes)
     inputs = {f"x{index}": (shape, dtype) for index, shape in enumerate(shapes)}
-    return model_of([node], inputs, constants, dtype)
+    return model_of([node], inputs, "y", constants)
 
 
 def qgemm(*, transposed=False, bias=True, columns=True, quantized=True):
@@ -68,9 +51,7 @@ def qgemm(*, transposed=False, bias=True, columns=True, quantized=True):
     else:
         del constants["sy"], constants["zy"]
     node = helper.make_node("QGemm", names, ["y"], domain="com.microsoft", transB=int(transposed))
-    return model_of(
-        [node], {"x": ((5, 37), "uint8")}, constants, "uint8" if quantized else "float32"
-    )
+    return model_of([node], {"x": ((5, 37), "uint8")}, "y", constants)
 
 
 def softmax(dtype, zero, **attributes):
@@ -85,9 +66,7 @@ def softmax(dtype, zero, **attributes):
 def where(condition, x, y, dtype="uint8"):
     model = contributed("QLinearWhere", [x, y], dtype=dtype)
     model.graph.node[0].input.insert(0, "condition")
-    model.graph.input.append(
-        helper.make_tensor_value_info("condition", TensorProto.BOOL, condition)
-    )
+    model.graph.input.append(typed("condition", (condition, "bool")))
     return model
 
 
@@ -108,7 +87,7 @@ def product(op_type, *, dtype="int8", columns=False, zero=True, bias=True):
         inputs = {"x": ((2, 5, 37), "uint8")}
         constants = {"sx": np.float32(0.03), "zx": np.uint8(119)}
     node = helper.make_node(op_type, names, ["y"], domain="com.microsoft")
-    return model_of([node], inputs, constants | own | points | added, "float32")
+    return model_of([node], inputs, "y", constants | own | points | added)
 
 
 MAP = (1, 6, 5, 7)
@@ -147,21 +126,12 @@ CASES = {
 
 
 def feeds_of(model):
-    return {
-        value.name: integers(
-            [d.dim_value for d in value.type.tensor_type.shape.dim],
-            next(n for n, t in TYPES.items() if t == value.type.tensor_type.elem_type),
-            5 + index,
-        )
-        for index, value in enumerate(model.graph.input)
-    }
-
-
-TARGETS = [
-    pytest.param("llvm", "cpu", id="llvm"),
-    pytest.param("opencl", "cpu", id="opencl", marks=pytest.mark.opencl),
-    pytest.param("opencl", "adreno", id="adreno", marks=pytest.mark.opencl),
-]
+    feeds = {}
+    for index, value in enumerate(model.graph.input):
+        kind = value.type.tensor_type
+        dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+        feeds[value.name] = integers([d.dim_value for d in kind.shape.dim], dtype, 5 + index)
+    return feeds
 
 
 @pytest.mark.parametrize(("target", "device"), TARGETS)
@@ -169,7 +139,7 @@ TARGETS = [
 def test_contributed_operator(case, target, device):
     model = CASES[case]()
     feeds = feeds_of(model)
-    (reference,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    (reference,) = expected(model, feeds)
     assert len(np.unique(reference)) > 4
     with tvmflow.compile(model, target=target, device=device) as module:
         output = module(**feeds)["y"]
@@ -211,16 +181,10 @@ def test_every_pair_of_numbers(op_type, dtype, target, device):
         outputs.append(f"y{number}")
         nodes.append(helper.make_node(op_type, names, outputs[-1:], domain="com.microsoft"))
     inputs = {"x0": (a.shape, dtype), "x1": (a.shape, dtype)}
-    model = model_of(nodes, inputs, constants, dtype)
-    del model.graph.output[:]
-    model.graph.output.extend(
-        helper.make_tensor_value_info(name, TYPES[dtype], a.shape) for name in outputs
-    )
-    feeds = {"x0": a, "x1": b}
-    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    model, feeds = model_of(nodes, inputs, outputs, constants), {"x0": a, "x1": b}
     with tvmflow.compile(model, target=target, device=device) as module:
         found = module(feeds)
-    for name, reference in zip(outputs, wanted, strict=True):
+    for name, reference in zip(outputs, expected(model, feeds), strict=True):
         np.testing.assert_array_equal(found[name], reference)
 
 
@@ -238,14 +202,16 @@ def test_mean_of_axes(axes, opset):
         np.testing.assert_array_equal(module(**feeds)["y"], wanted)
 
 
-NARROW = {
-    "int4": TensorProto.INT4,
-    "uint4": TensorProto.UINT4,
-    "int16": TensorProto.INT16,
-    "uint16": TensorProto.UINT16,
-    "int8": TensorProto.INT8,
-    "uint8": TensorProto.UINT8,
-}
+def there_and_back(domain, attributes):
+    """Write nodes that quantize x and dequantize the result, y."""
+    prefix = f"{domain}." if domain else ""
+    return (
+        f"q = {prefix}QuantizeLinear{attributes}(x, s, z) "
+        f"y = {prefix}DequantizeLinear{attributes}(q, s, z)"
+    )
+
+
+NARROW = ["int4", "uint4", "int16", "uint16", "int8", "uint8"]
 
 
 @pytest.mark.parametrize(("target", "device"), TARGETS)
@@ -262,20 +228,15 @@ def test_numbers_of_4_and_16_bits(dtype, domain, channels, target, device):
     scales = rng.uniform(4, 8, count).astype(np.float32) / (highest - lowest)
     points = rng.integers(lowest, highest, count, endpoint=True)
     shape = [count] if channels else []
-    zero = helper.make_tensor("z", NARROW[dtype], shape, points.tolist())
-    attributes = {"axis": 1} if channels else {}
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], domain=domain, **attributes),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], domain=domain, **attributes),
-    ]
-    constants = {"s": scales.reshape(shape)}
+    kind = getattr(TensorProto, dtype.upper())
+    zero = helper.make_tensor("z", kind, shape, points.tolist())
+    nodes = there_and_back(domain, "<axis = 1>" if channels else "")
+    constants = {"s": scales.reshape(shape), "z": zero}
     # ONNX has these types since operator set 21, and ONNX Runtime earlier in its own domain.
     opset = 17 if domain else 21
-    model = model_of(nodes, {"x": ((3, 7, 9), "float32")}, constants, "float32", opset)
-    model.graph.initializer.append(zero)
-    model.ir_version = 10
+    model = model_of(nodes, {"x": (3, 7, 9)}, "y", constants, opset, ir_version=10)
     feeds = {"x": rng.standard_normal((3, 7, 9)).astype(np.float32) * 4}
-    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    (wanted,) = expected(model, feeds)
     with tvmflow.compile(model, target=target, device=device) as module:
         np.testing.assert_allclose(module(feeds)["y"], wanted, rtol=1e-6, atol=1e-7)
 
@@ -283,15 +244,11 @@ def test_numbers_of_4_and_16_bits(dtype, domain, channels, target, device):
 def test_columns_in_an_older_operator_set():
     """ONNX has scales per column since operator set 13, ONNX Runtime's own operators always."""
     scales = np.random.default_rng(4).uniform(0.01, 0.02, 9).astype(np.float32)
-    names = {"domain": "com.microsoft", "axis": 1}
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], **names),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], **names),
-    ]
+    nodes = there_and_back("com.microsoft", "<axis = 1>")
     constants = {"s": scales, "z": integers(9, "uint8")}
-    model = model_of(nodes, {"x": ((3, 9), "float32")}, constants, "float32", opset=11)
+    model = model_of(nodes, {"x": (3, 9)}, "y", constants, opset=11)
     feeds = feeds_of(model)
-    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    (wanted,) = expected(model, feeds)
     with tvmflow.compile(model, target="llvm") as module:
         np.testing.assert_allclose(module(feeds)["y"], wanted, rtol=1e-6)
 
@@ -323,9 +280,9 @@ def test_recurrent_layer_of_bytes(dtype, columns):
         "DynamicQuantizeLSTM", names, ["y"], domain="com.microsoft", hidden_size=units,
         direction="bidirectional", activations=["Sigmoid", "Tanh", "Tanh"] * 2,
     )  # fmt: skip
-    model = model_of([node], {"x": ((6, 3, inputs), "float32")}, constants, "float32")
+    model = model_of([node], {"x": (6, 3, inputs)}, "y", constants)
     feeds = feeds_of(model)
-    (theirs,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    (theirs,) = expected(model, feeds)
     with tvmflow.compile(model, target="llvm") as module:
         found = module(feeds)["y"]
     np.testing.assert_allclose(found, theirs, atol=0.02)
@@ -340,10 +297,9 @@ def test_recurrent_layer_of_bytes(dtype, columns):
         plain[name] = ((constants[name] - points) * scales).transpose(0, 2, 1)
     attributes = {"hidden_size": units, "direction": "bidirectional"}
     node = helper.make_node("LSTM", names[:8], ["y"], **attributes)
-    model = model_of([node], {"x": (x.shape, "float32")}, plain, "float32")
+    model = model_of([node], {"x": x.shape}, "y", plain)
     rounded = ((np.clip(np.rint(x / scale) + zero, 0, 255) - zero) * scale).astype(np.float32)
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    (wanted,) = session.run(None, {"x": rounded})
+    (wanted,) = expected(model, {"x": rounded})
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -362,30 +318,27 @@ def test_what_is_not_known_is_refused_by_name(attributes):
 
 
 MOVES = {
-    "Flatten": ({}, []),
-    "Reshape": ({}, ["shape"]),
-    "Transpose": ({"perm": [1, 0]}, []),
+    "Flatten": "Flatten(r)",
+    "Reshape": "Reshape(r, shape)",
+    "Transpose": "Transpose<perm = [1, 0]>(r)",
 }
 
 
 @pytest.mark.parametrize("move", MOVES)
 def test_elements_move_before_they_are_real_numbers(move, tmp_path):
     """The product after the moves then reads integers."""
-    attributes, more = MOVES[move]
     shape = (37, 5) if move == "Transpose" else (5, 37, 1, 1)
     constants = {
         "s": np.float32(0.03), "z": np.uint8(119), "w": integers((37, 11), "int8", 2),
         "ws": np.float32(0.02), "wz": np.int8(0),
     }  # fmt: skip
-    if more:
+    if move == "Reshape":
         constants["shape"] = np.array([5, -1])
-    nodes = [
-        helper.make_node("DequantizeLinear", ["x", "s", "z"], ["r"]),
-        helper.make_node(move, ["r", *more], ["m"], **attributes),
-        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wr"]),
-        helper.make_node("Gemm", ["m", "wr"], ["y"]),
-    ]
-    model = model_of(nodes, {"x": (shape, "uint8")}, constants, "float32")
+    nodes = f"""
+        r = DequantizeLinear(x, s, z) m = {MOVES[move]}
+        wr = DequantizeLinear(w, ws, wz) y = Gemm(m, wr)
+    """
+    model = model_of(nodes, {"x": (shape, "uint8")}, "y", constants)
     feeds = feeds_of(model)
     # ONNX Runtime quantizes once more in between, so it is no reference.
     rows = (feeds["x"].T if move == "Transpose" else feeds["x"].reshape(5, 37)).astype(np.float64)
@@ -421,13 +374,10 @@ def test_bytes_that_only_move_are_never_real_numbers(move, dtype, target, device
         helper.make_node(move, ["r", *QUANTIZED_MOVES[move]], results, **attributes),
         helper.make_node("QuantizeLinear", ["m", "s", "z"], ["y"]),
     ]
-    model = model_of(nodes, {"x": ((1, 5, 37, 9), dtype)}, constants, dtype)
+    model = model_of(nodes, {"x": ((1, 5, 37, 9), dtype)}, "y", constants)
     feeds = {"x": integers((1, 5, 37, 9), dtype, 5)}
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
     with tvmflow.compile(model, target=target, device=device, dump_ir=tmp_path) as module:
-        np.testing.assert_array_equal(module(**feeds)["y"], session.run(None, feeds)[0])
+        np.testing.assert_array_equal(module(**feeds)["y"], expected(model, feeds)[0])
     assert "quotient" not in (tmp_path / "0_import.py").read_text()
 
 
@@ -440,11 +390,8 @@ def test_bytes_of_other_steps_are_real_numbers_between(tmp_path):
             "s": np.float32(before[0]), "z": np.uint8(before[1]),
             "s2": np.float32(after[0]), "z2": np.uint8(after[1]),
         }  # fmt: skip
-        nodes = [
-            helper.make_node("DequantizeLinear", ["x", "s", "z"], ["r"]),
-            helper.make_node("QuantizeLinear", ["r", "s2", "z2"], ["y"]),
-        ]
-        model = model_of(nodes, {"x": ((256,), "uint8")}, constants, "uint8")
+        nodes = "r = DequantizeLinear(x, s, z) y = QuantizeLinear(r, s2, z2)"
+        model = model_of(nodes, {"x": ((256,), "uint8")}, "y", constants)
         with np.errstate(over="ignore"):
             real = (values.astype(np.float32) - before[1]) * np.float32(before[0])
             wanted = np.clip(np.rint(real / np.float32(after[0])) + after[1], 0, 255)

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 from onnxruntime import quantization
 from onnxruntime.quantization import QuantFormat, QuantType, registry
 from onnxruntime.quantization.execution_providers import qnn
 from onnxruntime.quantization.matmul_bnb4_quantizer import MatMulBnb4Quantizer
+from support.onnx_models import expected, model_of
 
 import tvmflow
 from tvmflow.verify.tolerance import assert_close
@@ -50,7 +50,6 @@ class Case:
     #: Position of the quantized input.
     position: int = 0
     results: tuple = ("y",)
-    kind: int = TensorProto.FLOAT
     domain: str = ""
 
 
@@ -58,7 +57,7 @@ PADS = np.array([0, 0, 1, 2, 0, 0, 0, 1])
 MATRIX = (5, 13)
 CASES = {
     "Add": Case(others=("x",)),
-    "ArgMax": Case({"axis": 1, "keepdims": 1}, kind=TensorProto.INT64),
+    "ArgMax": Case({"axis": 1, "keepdims": 1}),
     "Attention": Case({"num_heads": 3, "unidirectional": 1}, (weights(15, 45), weights(45)),
                       (2, 7, 15), domain=DOMAIN),
     "AveragePool": Case({"kernel_shape": [2, 3], "strides": [2, 1]}),
@@ -139,25 +138,7 @@ def network(op_type):
     results = list(case.results)
     attributes = case.attributes | ({"domain": case.domain} if case.domain else {})
     node = helper.make_node(op_type, names, results, name="node", **attributes)
-    return model_of([*nodes, node], {"x": case.shape}, {"y": case.kind}, constants)
-
-
-def model_of(nodes, inputs, outputs, constants):
-    graph = helper.make_graph(
-        nodes,
-        "quantized",
-        [
-            helper.make_tensor_value_info(
-                n, TensorProto.INT32 if n in INTEGERS else TensorProto.FLOAT, s
-            )
-            for n, s in inputs.items()
-        ],
-        [helper.make_tensor_value_info(n, kind, None) for n, kind in outputs.items()],
-        [numpy_helper.from_array(np.ascontiguousarray(a), n) for n, a in constants.items()],
-    )
-    domains = {"", *(node.domain for node in nodes)}
-    opsets = [helper.make_opsetid(domain, 1 if domain else 17) for domain in sorted(domains)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    return model_of([*nodes, node], {"x": case.shape}, "y", constants)
 
 
 class Reader(quantization.CalibrationDataReader):
@@ -205,12 +186,7 @@ def quantized(model, form, folder, **options):
 def both(model):
     """Return tvmflow's result, and ONNX Runtime's without its optimisations."""
     feeds = draw(model, 7)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    (wanted,) = session.run(None, feeds)
+    (wanted,) = expected(model, feeds, optimized=False)
     with tvmflow.compile(model, target="llvm") as module:
         return next(iter(module(feeds).values())), wanted
 
@@ -346,7 +322,8 @@ def reader():
 
 def _network(nodes, inputs, constants):
     made = [helper.make_node(op, i, [o], name=o, **a) for op, i, o, a in nodes]
-    return model_of(made, inputs, {"y": TensorProto.FLOAT}, constants)
+    kinds = {n: (shape, "int32") if n in INTEGERS else shape for n, shape in inputs.items()}
+    return model_of(made, kinds, "y", constants)
 
 
 U8, S8, U16, S16 = QuantType.QUInt8, QuantType.QInt8, QuantType.QUInt16, QuantType.QInt16

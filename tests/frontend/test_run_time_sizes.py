@@ -6,9 +6,8 @@ from contextlib import closing
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from onnx import parser
+from support.onnx_models import expected, model_of, nodes_of
 
 import tvmflow
 from tvmflow.errors import CompileError, InputError, ShapeError, UnsupportedModelError
@@ -174,12 +173,9 @@ OF_SOME = {
 
 def network(cases: dict[str, str]) -> onnx.ModelProto:
     """Build one network of all cases, with one output for each."""
-    nodes = parser.parse_graph(f"g () => () {{ {PRELUDE} }}").node
-    inputs = "float[9] mask, float[9, 4] data, bool[8] choice, float[1, 2, 8, 8] image"
-    names, nodes = [], list(nodes)
+    names, nodes = [], nodes_of(PRELUDE)
     for number, text in enumerate(cases.values()):
-        part = parser.parse_graph(f"g () => () {{ {text} }}").node
-        part = sorted(part, key=lambda node: node.op_type != "Constant")
+        part = sorted(nodes_of(text), key=lambda node: node.op_type != "Constant")
         made = {name for node in part for name in node.output if name}
         for node in part:
             for side in (node.input, node.output):
@@ -187,18 +183,14 @@ def network(cases: dict[str, str]) -> onnx.ModelProto:
             node.name = node.output[0]
             nodes.append(node)
         names.append(f"c{number}_y")
-    graph = parser.parse_graph(f"g ({inputs}) => () {{ }}")
-    graph.node.extend(nodes)
     rng = np.random.default_rng(3)
-    weights = {"weight": (4, 7), "weightt": (5, 4), "bias": (5,), "kernel": (3, 2, 3, 3)}
-    for name, shape in weights.items():
-        array = np.round(rng.standard_normal(shape) * 4).astype(np.float32) / 4
-        graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    model = onnx.helper.make_model(
-        graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8
-    )
-    return onnx.shape_inference.infer_shapes(model)
+    shapes = {"weight": (4, 7), "weightt": (5, 4), "bias": (5,), "kernel": (3, 2, 3, 3)}
+    weights = {
+        name: np.round(rng.standard_normal(shape) * 4).astype(np.float32) / 4
+        for name, shape in shapes.items()
+    }
+    inputs = {"mask": [9], "data": [9, 4], "choice": ([8], "bool"), "image": [1, 2, 8, 8]}
+    return onnx.shape_inference.infer_shapes(model_of(nodes, inputs, names, weights))
 
 
 def feeds(number: int, seed: int = 0) -> dict[str, np.ndarray]:
@@ -214,17 +206,14 @@ def feeds(number: int, seed: int = 0) -> dict[str, np.ndarray]:
 
 def compare(model, columns, all_feeds, names=None, **options):
     """Compare a module with ONNX Runtime, including shapes."""
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
     wrong = []
     half = "dtype" in COLUMNS[columns]
     with closing(tvmflow.compile(model, **COLUMNS[columns], **options)) as module:
         for values in all_feeds:
-            expected = session.run(None, values)
+            right = expected(model, values)
             got = module(values)
             assert got.names == tuple(output.name for output in model.graph.output)
-            for name, a, b in zip(names or got.names, got, expected, strict=True):
+            for name, a, b in zip(names or got.names, got, right, strict=True):
                 if a.shape != b.shape or a.dtype != b.dtype:
                     wrong.append(f"{name}: {a.dtype}{a.shape} for {b.dtype}{b.shape}")
                     continue
@@ -388,7 +377,8 @@ def test_operator_sets(opset):
     axes = "<axes = [1]>" if opset < 13 else ""
     extra = ", one" if opset >= 13 else ""
     lowest = "ReduceMin <axes = [0], keepdims = 1> (both)" if opset < 18 else "ReduceMin (both)"
-    graph = parser.parse_graph(f"""g (float[9, 4] data) => () {{
+    largest = "ReduceMax <axes = [0]> (few)" if opset < 18 else "ReduceMax (few, zero)"
+    nodes = nodes_of(f"""
         column = Gather <axis = 1> (data, column_index)
         above = Greater (column, half)
         found = NonZero (above)
@@ -403,39 +393,27 @@ def test_operator_sets(opset):
         y = Gather (rows, places)
         all = Concat <axis = 0> (rows, data, rows)
         few = Slice (all, two, much, zero)
-        z = ReduceMax <axes = [0]> (few)
-    }}""")
-    if opset >= 18:
-        node = graph.node[-1]
-        del node.attribute[:]
-        node.input.append("zero")
+        z = {largest}
+    """)
     arrays = {
         "column_index": np.array(1), "half": np.float32(0.25), "one": np.array([1]),
         "three": np.array([3]), "two": np.array([2]), "zero": np.array([0]),
         "much": np.array([2**63 - 1]),
     }  # fmt: skip
-    for name, array in arrays.items():
-        graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
-    graph.output.extend(onnx.ValueInfoProto(name=name) for name in ("y", "z"))
-    opsets = [onnx.helper.make_opsetid("", opset)]
-    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    model = model_of(nodes, {"data": [9, 4]}, "y z", arrays, opset)
     given = [{"data": feeds(0, seed)["data"]} for seed in range(3)]
     compare(onnx.shape_inference.infer_shapes(model), "llvm", given)
 
 
 def test_a_model_in_halves():
     """The model is computed in fp32, but its outputs are halves."""
-    graph = parser.parse_graph("""g (float16[9, 4] data) => (float16[n, 4] y) {
-        mask = Cast <to = 9> (column)
+    nodes = """
         column = Gather <axis = 1> (data, first)
+        mask = Cast <to = 9> (column)
         y = Compress <axis = 0> (data, mask)
-    }""")
-    nodes = sorted(graph.node, key=lambda node: node.op_type != "Gather")
-    del graph.node[:]
-    graph.node.extend(nodes)
-    graph.initializer.append(onnx.numpy_helper.from_array(np.array(0), "first"))
-    opsets = [onnx.helper.make_opsetid("", 17)]
-    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    """
+    inputs, outputs = {"data": ([9, 4], "float16")}, {"y": (["n", 4], "float16")}
+    model = model_of(nodes, inputs, outputs, {"first": 0})
     data = feeds(0)["data"].astype(np.float16)
     data[::2, 0] = 0
     for column in ("llvm", "fp16"):

@@ -19,8 +19,7 @@ def dynamic(*shapes, operator="Add"):
     """Build a model with inputs a, b, ... of these shapes, where text and None are open."""
     names = "abc"[: len(shapes)]
     node = helper.make_node(operator, list(names), ["y"], name="node")
-    inputs = {n: (s, "float32") for n, s in zip(names, shapes, strict=True)}
-    return graph_model([node], inputs, ["y"])
+    return graph_model([node], dict(zip(names, shapes, strict=True)), "y")
 
 
 def refused(model, *words, shapes=None):
@@ -31,21 +30,20 @@ def refused(model, *words, shapes=None):
     return caught.value
 
 
-def test_static_shapes_need_nothing():
-    loaded = load_model(dynamic([2, 3], [3]))
-    assert [info.shape for info in loaded.inputs] == [(2, 3), (3,)]
-    assert loaded.outputs[0].shape == (2, 3)
-
-
-def test_static_shapes_may_be_repeated():
-    loaded = load_model(dynamic([2, 3], [3]), {"a": (2, 3)})
-    assert loaded.inputs[0].shape == (2, 3)
-
-
-def test_open_dimension_is_set():
-    loaded = load_model(dynamic(["N", 3, None], [1]), {"a": [4, 3, 5]})
-    assert loaded.inputs[0].shape == (4, 3, 5)
-    assert loaded.outputs[0].shape == (4, 3, 5)
+@pytest.mark.parametrize(
+    ("shape", "other", "given", "expected"),
+    [
+        ([2, 3], [3], None, (2, 3)),
+        ([2, 3], [3], {"a": (2, 3)}, (2, 3)),
+        (["N", 3, None], [1], {"a": [4, 3, 5]}, (4, 3, 5)),
+        (["N", 3], [3], {"a": np.array([2, 3])}, (2, 3)),
+    ],
+    ids=["static", "repeated", "open", "numbers of another type"],
+)
+def test_shapes_that_are_given(shape, other, given, expected):
+    loaded = load_model(dynamic(shape, other), given)
+    assert [info.shape for info in loaded.inputs] == [expected, tuple(other)]
+    assert loaded.outputs[0].shape == expected
 
 
 def test_open_dimensions_are_all_named():
@@ -117,20 +115,14 @@ def test_unknown_input():
 
 
 def test_weight_is_no_input():
-    model = graph_model(
-        [helper.make_node("Add", ["a", "w"], ["y"])], {"a": ([3], "float32")}, ["y"],
-        {"w": np.ones(3, np.float32)},
-    )  # fmt: skip
+    model = graph_model("y = Add(a, w)", {"a": [3]}, "y", {"w": np.ones(3, np.float32)})
     refused(model, "'w'", shapes={"w": (3,)})
 
 
 def test_weight_listed_as_input_is_no_input():
     """Before format 4 every weight is an input, too."""
-    model = graph_model(
-        [helper.make_node("Add", ["a", "w"], ["y"])],
-        {"a": ([3], "float32"), "w": ([3], "float32")}, ["y"], {"w": np.ones(3, np.float32)},
-        opset=8,
-    )  # fmt: skip
+    weights = {"w": np.ones(3, np.float32)}
+    model = graph_model("y = Add(a, w)", {"a": [3], "w": [3]}, "y", weights, opset=8)
     model.ir_version = 3
     loaded = load_model(model)
     assert [info.name for info in loaded.inputs] == ["a"]
@@ -163,22 +155,14 @@ def test_not_a_shape(shape):
     refused(dynamic(["N", 3], [3]), "positive whole numbers", shapes={"a": shape})
 
 
-def test_whole_numbers_of_other_types():
-    loaded = load_model(dynamic(["N", 3], [3]), {"a": np.array([2, 3])})
-    assert loaded.inputs[0].shape == (2, 3)
-
-
 def test_shapes_computed_in_the_model(rng):
     """Exporters write ``x.view(x.size(0), -1)`` as Shape, Gather, Concat, Reshape."""
-    nodes = [
-        helper.make_node("Shape", ["x"], ["s"]),
-        helper.make_node("Gather", ["s", "zero"], ["n"], axis=0),
-        helper.make_node("Unsqueeze", ["n", "axes"], ["n1"]),
-        helper.make_node("Concat", ["n1", "rest"], ["shape"], axis=0),
-        helper.make_node("Reshape", ["x", "shape"], ["y"], name="view"),
-    ]
+    nodes = """
+        s = Shape(x) n = Gather<axis = 0>(s, zero) n1 = Unsqueeze(n, axes)
+        shape = Concat<axis = 0>(n1, rest) [view] y = Reshape(x, shape)
+    """
     constants = {"zero": np.array(0), "axes": np.array([0]), "rest": np.array([-1])}
-    model = graph_model(nodes, {"x": (["N", 3, "H"], "float32")}, ["y"], constants)
+    model = graph_model(nodes, {"x": ["N", 3, "H"]}, "y", constants)
     loaded = load_model(model, {"x": (2, 3, 5)})
     assert loaded.outputs[0].shape == (2, 15)
     assert loaded.mod["main"].body.blocks[0].bindings[0].var.name == "view"
@@ -187,19 +171,13 @@ def test_shapes_computed_in_the_model(rng):
 
 def test_resize_to_the_size_of_another_tensor(rng):
     """Feature pyramids resize to ``other.shape[2:]``."""
-    nodes = [
-        helper.make_node("Shape", ["b"], ["sb"]),
-        helper.make_node("Slice", ["sb", "two", "end"], ["hw"]),
-        helper.make_node("Shape", ["a"], ["sa"]),
-        helper.make_node("Slice", ["sa", "zero", "two"], ["nc"]),
-        helper.make_node("Concat", ["nc", "hw"], ["sizes"], axis=0),
-        helper.make_node("Resize", ["a", "", "", "sizes"], ["up"], mode="nearest",
-                         coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
-        helper.make_node("Add", ["up", "b"], ["y"]),
-    ]  # fmt: skip
+    mode = 'mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"'
+    nodes = f"""
+        sb = Shape(b) hw = Slice(sb, two, end) sa = Shape(a) nc = Slice(sa, zero, two)
+        sizes = Concat<axis = 0>(nc, hw) up = Resize<{mode}>(a, , , sizes) y = Add(up, b)
+    """
     constants = {"zero": np.array([0]), "two": np.array([2]), "end": np.array([2**31])}
-    inputs = {n: ([1, 2, None, None], "float32") for n in "ab"}
-    model = graph_model(nodes, inputs, ["y"], constants)
+    model = graph_model(nodes, dict.fromkeys("ab", (1, 2, None, None)), "y", constants)
     loaded = load_model(model, {"a": (1, 2, 3, 4), "b": (1, 2, 6, 8)})
     assert loaded.outputs[0].shape == (1, 2, 6, 8)
     a, b = (rng.standard_normal(s, dtype=np.float32) for s in ((1, 2, 3, 4), (1, 2, 6, 8)))
@@ -211,26 +189,20 @@ def test_resize_to_the_size_of_another_tensor(rng):
 
 
 def test_shape_that_depends_on_values():
-    nodes = [
-        helper.make_node("Relu", ["x"], ["r"], name="first"),
-        helper.make_node("Unique", ["r"], ["y"], name="where"),
-    ]
-    model = graph_model(nodes, {"x": ([3], "float32")}, ["y"])
+    model = graph_model("[first] r = Relu(x) [where] y = Unique(r)", {"x": [3]}, "y")
     with pytest.raises(Exception, match="known only at run time") as caught:
         load_model(model)
     assert "where" in str(caught.value)
 
 
 def test_output_without_elements():
-    node = helper.make_node("Slice", ["x", "one", "one"], ["y"])
-    model = graph_model([node], {"x": ([3], "float32")}, ["y"], {"one": np.array([1])})
+    model = graph_model("y = Slice(x, one, one)", {"x": [3]}, "y", {"one": np.array([1])})
     assert load_model(model).outputs[0].shape == (0,)
 
 
 def test_a_result_without_elements_in_its_second_axis():
     """TVM writes such a constant into its executable, but cannot read it."""
-    node = helper.make_node("Slice", ["x", "one", "one", "one"], ["y"])
-    model = graph_model([node], {"x": ([2, 3], "float32")}, ["y"], {"one": np.array([1])})
+    model = graph_model("y = Slice(x, one, one, one)", {"x": [2, 3]}, "y", {"one": np.array([1])})
     x = np.ones((2, 3), np.float32)
     with closing(tvmflow.compile(model, target="llvm")) as module:
         assert module(x=x)["y"].shape == (2, 0)
@@ -238,16 +210,13 @@ def test_a_result_without_elements_in_its_second_axis():
 
 def without_elements(dtype: str) -> onnx.ModelProto:
     """Build a concatenation, a sum and a slice, each with an operand or result without elements."""
-    nodes = [
-        helper.make_node("Concat", ["x", "e"], ["both"], axis=0),
-        helper.make_node("Relu", ["both"], ["y"]),
-        helper.make_node("ReduceSum", ["e"], ["sum"], keepdims=0),
-        helper.make_node("Slice", ["x", "two", "one"], ["cut"]),
-    ]
-    model = graph_model(
-        nodes, {"x": ([3, 4], dtype), "e": ([0, 4], dtype)}, ["y", "sum", "cut"],
-        {"one": np.array([1]), "two": np.array([2])},
-    )  # fmt: skip
+    nodes = """
+        both = Concat<axis = 0>(x, e) y = Relu(both) sum = ReduceSum<keepdims = 0>(e)
+        cut = Slice(x, two, one)
+    """
+    constants = {"one": np.array([1]), "two": np.array([2])}
+    inputs = {"x": ([3, 4], dtype), "e": ([0, 4], dtype)}
+    model = graph_model(nodes, inputs, "y sum cut", constants)
     assert model.graph.input[1].type.tensor_type.shape.dim[0].HasField("dim_value")
     return model
 

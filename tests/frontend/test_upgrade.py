@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 from reference import assert_right, load_and_run
+from support.onnx_models import model_of as any_model
 
 from tvmflow.errors import UnsupportedModelError
 from tvmflow.frontend import load_model
@@ -67,19 +68,13 @@ def test_all(name):
 
 def model_of(node, shapes, constants, opset=6, ir_version=3):
     """Build a model of one node, in which weights are inputs, too."""
+    return old_model([node], shapes, ["y"], constants, opset, ir_version)
+
+
+def old_model(nodes, shapes, outputs, constants, opset, ir_version=3):
     tensors = {name: np.asarray(array) for name, array in constants.items()}
-    graph = helper.make_graph(
-        [node],
-        "old",
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
-        + [
-            helper.make_tensor_value_info(n, TensorProto.FLOAT, a.shape) for n, a in tensors.items()
-        ],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(a, n) for n, a in tensors.items()],
-    )
-    opsets = [helper.make_opsetid("", opset)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
+    inputs = shapes | {name: (array.shape, array.dtype) for name, array in tensors.items()}
+    return any_model(nodes, inputs, outputs, tensors, opset, ir_version)
 
 
 def test_slopes_are_of_channels(rng):
@@ -196,17 +191,8 @@ def test_operators_of_old_sets(case):
     for opset in {first, last}:
         outputs = [f"y{index}" for index in range(len(expected))]
         node = helper.make_node(op_type, ["x", *constants], outputs, **attributes)
-        model = model_of(node, {"x": X.shape}, constants, opset)
-        del model.graph.output[:]
-        model.graph.output.extend(
-            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-            for n, a in zip(outputs, expected, strict=True)
-        )
-        for value in model.graph.input:
-            if value.name in constants:
-                array = np.asarray(constants[value.name])
-                kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-                value.CopyFrom(helper.make_tensor_value_info(value.name, kind, array.shape))
+        kinds = {n: (a.shape, a.dtype) for n, a in zip(outputs, expected, strict=True)}
+        model = old_model([node], {"x": X.shape}, kinds, constants, opset)
         assert_right(load_and_run(model, {"x": X}), [a.copy() for a in expected])
 
 
@@ -216,7 +202,6 @@ def test_operators_of_old_sets_among_others(case):
     op_type, first, _, constants, attributes, expected = OLD[case]
     wanted = expected[0]
     zero, one = np.zeros(3, "f4"), np.ones(wanted.shape[-1:], "f4")
-    constants = {n: np.asarray(a) for n, a in constants.items()}
     nodes = [
         helper.make_node("Add", ["x", "zero"], ["same"], broadcast=1, axis=1),
         helper.make_node(
@@ -229,16 +214,8 @@ def test_operators_of_old_sets_among_others(case):
         nodes.append(helper.make_node("Mul", ["r0", "one"], ["product"], **axes))
         result = "product"
     weights = {"zero": zero, "one": one, **constants}
-    kind = helper.np_dtype_to_tensor_dtype
-    graph = helper.make_graph(
-        nodes,
-        "old",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, X.shape)]
-        + [helper.make_tensor_value_info(n, kind(a.dtype), a.shape) for n, a in weights.items()],
-        [helper.make_tensor_value_info(result, kind(wanted.dtype), wanted.shape)],
-        [numpy_helper.from_array(a, n) for n, a in weights.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", first)], ir_version=3)
+    kinds = {result: (wanted.shape, wanted.dtype)}
+    model = old_model(nodes, {"x": X.shape}, kinds, weights, first)
     assert_right(load_and_run(model, {"x": X}), [wanted.copy()])
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import helper
+import onnx
 
-from support.operators import build
+from support.onnx_models import model_of
 
 
 def network():
@@ -13,24 +13,24 @@ def network():
     rng = np.random.default_rng(3)
 
     def weight(*shape):
-        scale = 1 / np.sqrt(np.prod(shape[1:]))
-        return (rng.standard_normal(shape) * scale).astype(np.float32)
+        return (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
 
-    weights = {
-        "w0": weight(6, 5, 1, 1), "w1": weight(10, 6, 3, 3), "w2": weight(10, 1, 3, 3),
-        "w3": weight(6, 5, 3, 3), "w4": weight(6, 7, 2, 2), "w5": weight(9, 112),
-        "w6": weight(5, 5, 3, 3),
-    }  # fmt: skip
-    same = {"pads": [1, 1, 1, 1]}
-    nodes = [
-        helper.make_node("Conv", ["x", "w6"], ["z"], **same),
-        helper.make_node("Conv", ["z", "w0"], ["a"]),
-        helper.make_node("Conv", ["a", "w1"], ["b"], **same),
-        helper.make_node("Conv", ["b", "w2"], ["c"], group=10, **same),
-        helper.make_node("Conv", ["c", "w3"], ["d"], group=2, **same),
-        helper.make_node("ConvTranspose", ["d", "w4"], ["e"], strides=[2, 2]),
-        helper.make_node("MaxPool", ["e"], ["f"], kernel_shape=[3, 3], strides=[3, 3]),
-        helper.make_node("Flatten", ["f"], ["g"]),
-        helper.make_node("Gemm", ["g", "w5"], ["y"], transB=1),
-    ]
-    return build(nodes, {"x": (1, 5, 6, 6)}, ["y"], weights, opset=18)
+    shapes = [
+        (6, 5, 1, 1), (10, 6, 3, 3), (10, 1, 3, 3), (6, 5, 3, 3), (6, 7, 2, 2), (9, 112),
+        (5, 5, 3, 3),
+    ]  # fmt: skip
+    weights = {f"w{number}": weight(*shape) for number, shape in enumerate(shapes)}
+    nodes = """
+        z = Conv<pads = [1, 1, 1, 1]>(x, w6)
+        a = Conv(z, w0)
+        b = Conv<pads = [1, 1, 1, 1]>(a, w1)
+        c = Conv<group = 10, pads = [1, 1, 1, 1]>(b, w2)
+        d = Conv<group = 2, pads = [1, 1, 1, 1]>(c, w3)
+        e = ConvTranspose<strides = [2, 2]>(d, w4)
+        f = MaxPool<kernel_shape = [3, 3], strides = [3, 3]>(e)
+        g = Flatten(f)
+        y = Gemm<transB = 1>(g, w5)
+    """
+    model = model_of(nodes, {"x": (1, 5, 6, 6)}, {"y": (1, 9)}, weights, opset=18)
+    onnx.checker.check_model(model)
+    return model

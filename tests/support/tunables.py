@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
 
-from support.operators import build
+from support.onnx_models import model_of
 from tvmflow.compiler.options import CompileOptions
 from tvmflow.journal.records import Device
 from tvmflow.tuning.building import Built, Case, ExclusiveCpu
@@ -29,25 +28,17 @@ def model() -> onnx.ModelProto:
     """Return a network of a 3x3, two equal pointwise and a depthwise convolution, in this order."""
     rng = np.random.default_rng(4)
 
-    def weight(*shape: int) -> np.ndarray:
-        values = rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
-        return values.astype(np.float32)
-
-    same = {"pads": [1, 1, 1, 1]}
-    nodes = [
-        helper.make_node("Conv", ["x", "w0"], ["a"], strides=[2, 2], **same),
-        helper.make_node("Relu", ["a"], ["b"]),
-        helper.make_node("Conv", ["b", "w1"], ["c"]),
-        helper.make_node("Relu", ["c"], ["d"]),
-        helper.make_node("Conv", ["d", "w2"], ["e"]),
-        helper.make_node("Relu", ["e"], ["f"]),
-        helper.make_node("Conv", ["f", "w3"], ["y"], group=20, **same),
-    ]
+    shapes = [(20, 5, 3, 3), (20, 20, 1, 1), (20, 20, 1, 1), (20, 1, 3, 3)]
     weights = {
-        "w0": weight(20, 5, 3, 3), "w1": weight(20, 20, 1, 1), "w2": weight(20, 20, 1, 1),
-        "w3": weight(20, 1, 3, 3),
-    }  # fmt: skip
-    return build(nodes, {"x": (1, 5, 18, 14)}, ["y"], weights, opset=18, name="tunable")
+        f"w{number}": (rng.standard_normal(s) / np.sqrt(np.prod(s[1:]))).astype(np.float32)
+        for number, s in enumerate(shapes)
+    }
+    nodes = """
+        a = Conv<strides = [2, 2], pads = [1, 1, 1, 1]>(x, w0) b = Relu(a)
+        c = Conv(b, w1) d = Relu(c) e = Conv(d, w2) f = Relu(e)
+        y = Conv<group = 20, pads = [1, 1, 1, 1]>(f, w3)
+    """
+    return model_of(nodes, {"x": (1, 5, 18, 14)}, {"y": None}, weights, opset=18)
 
 
 @cache
