@@ -14,7 +14,6 @@ import tvmflow
 from tvmflow.models import build as build_network
 from tvmflow.schedules import attention as family
 from tvmflow.schedules.attention import Knobs
-from tvmflow.verify.tolerance import NETWORK, assert_close
 
 pytestmark = [pytest.mark.opencl, pytest.mark.onnxruntime]
 
@@ -32,21 +31,22 @@ SIZES = {
 }
 #: A mask that hides some keys from all queries, and all keys from one query.
 HIDDEN = np.where(random((7, 50)) > 0.5, -np.inf, random((7, 50))).astype(np.float32)
+WIDE = heads(7, 50, 9)
 MASKED = {
-    "by key": attention(**heads(7, 50, 9), masks=[(1, 1, 1, 50)]),
-    "by query": attention(**heads(7, 50, 9), masks=[(7, 1)]),
-    "by head": attention(**heads(7, 50, 9), masks=[(3, 1, 1), (1,), (1, 3, 7, 50)]),
-    "constant": attention(**heads(7, 50, 9), masks=[HIDDEN]),
-    "factors": attention(**heads(7, 50, 9), scale=("Mul", random((3, 1, 1))), masks=[(50,)]),
-    "factors by key": attention(**heads(7, 50, 9), scale=("Mul", (7, 50)), masks=[(50,)]),
-    "late": attention(**heads(7, 50, 9), masks=[(50,)], late=[("Mul", 0.4), ("Div", 3.0)]),
-    "capped": attention(**heads(7, 50, 9), scale=("Mul", 3.0), cap=2.0, masks=[HIDDEN]),
+    "by key": attention(**WIDE, masks=[(1, 1, 1, 50)]),
+    "by query": attention(**WIDE, masks=[(7, 1)]),
+    "by head": attention(**WIDE, masks=[(3, 1, 1), (1,), (1, 3, 7, 50)]),
+    "constant": attention(**WIDE, masks=[HIDDEN]),
+    "factors": attention(**WIDE, scale=("Mul", random((3, 1, 1))), masks=[(50,)]),
+    "factors by key": attention(**WIDE, scale=("Mul", (7, 50)), masks=[(50,)]),
+    "late": attention(**WIDE, masks=[(50,)], late=[("Mul", 0.4), ("Div", 3.0)]),
+    "capped": attention(**WIDE, scale=("Mul", 3.0), cap=2.0, masks=[HIDDEN]),
     "chosen": attention(
-        **heads(7, 50, 9),
+        **WIDE,
         masks=[(7, 1)],
         chosen=[Choice((1, 1, 7, 50)), Choice((3, 1, 50), -1e9, keeps=False)],
     ),
-    "divided": attention(**heads(7, 50, 9), scale=("Div", 3.0)),
+    "divided": attention(**WIDE, scale=("Div", 3.0)),
     "shared": attention((2, 3, 7, 9), (2, 1, 50, 9), (1, 50, 4), masks=[(2, 1, 7, 1)]),
     "windows": attention(
         **heads(9, 9, 8, batch=(6, 2)),
@@ -101,7 +101,7 @@ def test_numbers_that_are_not_finite(value, keys, target):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.0])
 def test_factors_that_are_not_finite(value, target):
     """A factor of whole matrices multiplies their sums: q times the factor may be NaN."""
-    model = attention(**heads(7, 50, 9), scale=("Mul", (3, 1, 1)), late=[("Mul", 0.5)], cap=4.0)
+    model = attention(**WIDE, scale=("Mul", (3, 1, 1)), late=[("Mul", 0.5)], cap=4.0)
     feeds = feeds_for(model)
     feeds["scale"][1] = value
     # Some products are zero: infinity times such a product is NaN.
@@ -188,12 +188,9 @@ def test_onnx_attention():
 @pytest.mark.parametrize("keys", [21, 64])
 def test_clean(keys, under_oclgrind):
     model = attention(**heads(7, keys, 9, 20), masks=[(1, 3, 7, keys)])
-    feeds = feeds_for(model)
     knobs = {"attention": vars(Knobs(rows=5, keys=16, vectors=2))}
     with tvmflow.compile(model, target="opencl", device="cpu", knobs=knobs) as module:
-        outputs = under_oclgrind()(module, feeds)
-        for info, wanted in zip(module.outputs, references(model, feeds), strict=True):
-            assert_close(outputs[info.name], wanted, NETWORK, info.name)
+        check_outputs(model, module, feeds_for(model), run=under_oclgrind())
 
 
 @pytest.mark.parametrize("name", ["deit_tiny", "mobilevit"])

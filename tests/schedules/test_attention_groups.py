@@ -9,13 +9,12 @@ import pytest
 from support.attention_models import Choice, attention, heads
 from support.checks import check_any_knobs, check_outputs, of_family
 from support.cuda_host import cuda_host
-from support.operators import feeds_for, random, references
+from support.operators import feeds_for, random
 
 import tvmflow
 from tvmflow.graph import attention as fusion
 from tvmflow.schedules import attention_groups as family
 from tvmflow.schedules.attention_groups import Knobs
-from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
 pytestmark = [pytest.mark.opencl, pytest.mark.onnxruntime]
 
@@ -152,13 +151,10 @@ FORMS = {
 def test_clean(form, storage, under_oclgrind):
     name, knobs = FORMS[form]
     model, options = STEPS[name], {"device": "adreno", "storage": storage}
-    feeds = feeds_for(model)
     with tvmflow.compile(model, knobs={"attention": vars(knobs)}, **options) as module:
         (taken,) = of_family(family, module.metadata["schedules"]).values()
         assert taken["source"] == "given"
-        outputs = under_oclgrind()(module, feeds)
-        for info, wanted in zip(module.outputs, references(model, feeds), strict=True):
-            assert_close(outputs[info.name], wanted, NETWORK, info.name)
+        check_outputs(model, module, feeds_for(model), run=under_oclgrind())
 
 
 @pytest.mark.cuda_host
@@ -166,11 +162,8 @@ def test_clean(form, storage, under_oclgrind):
 @pytest.mark.parametrize("form", FORMS)
 def test_on_cuda(form, dtype):
     name, knobs = FORMS[form]
-    model, feeds = STEPS[name], feeds_for(STEPS[name])
+    model = STEPS[name]
     options = {"knobs": {"attention": vars(knobs)}, "dtype": dtype}
     with closing(tvmflow.compile(model, target="cuda", **options)) as module:
         assert of_family(family, module.metadata["schedules"])
-        outputs = cuda_host()(module, feeds)
-        for info, wanted in zip(module.outputs, references(model, feeds), strict=True):
-            tolerance = NETWORK if dtype == "fp32" else STORED_AS_HALF
-            assert_close(outputs[info.name], wanted, tolerance, info.name)
+        check_outputs(model, module, feeds_for(model), dtype, run=cuda_host())

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from support.checks import check_outputs, dumped_source
 from support.first_stages import chosen_schedules
+from support.onnx_models import model_of
+from support.operators import feeds_for
 
 import tvmflow
 from tvmflow.ir.annotations import CONSTANT_SUFFIX
 from tvmflow.schedules.common import local_bytes
 from tvmflow.schedules.sizes import LOCAL_BYTES
-from tvmflow.verify.tolerance import assert_close
 
 #: Input channels, output channels, window, stride, size.
 LAYERS = {
@@ -31,20 +31,9 @@ def layer(inputs, outputs, kernel, stride, size):
     rng = np.random.default_rng(inputs)
     weight = (rng.standard_normal((outputs, inputs, kernel, kernel)) / inputs).astype(np.float32)
     bias = rng.standard_normal(outputs).astype(np.float32)
-    nodes = [
-        helper.make_node(
-            "Conv", ["x", "w", "b"], ["c"], pads=[kernel // 2] * 4, strides=[stride] * 2
-        ),
-        helper.make_node("Relu", ["c"], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "layer",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, inputs, size, size))],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(bias, "b")],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    nodes = f"c = Conv<pads = {[kernel // 2] * 4}, strides = {[stride] * 2}>(x, w, b) y = Relu(c)"
+    constants = {"w": weight, "b": bias}
+    return model_of(nodes, {"x": (1, inputs, size, size)}, "y", constants, opset=18)
 
 
 def run(name, storage, change, folder, run_module=None):
@@ -59,12 +48,8 @@ def run(name, storage, change, folder, run_module=None):
     knobs = {function: {**knobs, **change}}
     with tvmflow.compile(model, **options, knobs=knobs, dump_ir=folder) as module:
         taken = module.metadata["schedules"][function]
-        x = np.random.default_rng(1).standard_normal(module.inputs[0].shape).astype(np.float32)
-        (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
-        outputs = run_module(module, {"x": x}) if run_module else module(x=x)
-        assert_close(outputs["y"], expected)
-    (source,) = folder.glob("*export.0.opencl")
-    return taken, source.read_text()
+        check_outputs(model, module, feeds_for(model), run=run_module)
+    return taken, dumped_source(folder)
 
 
 @pytest.mark.opencl

@@ -7,17 +7,16 @@ from functools import partial
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from support.checks import check_outputs
 from support.cuda_host import cuda_host
 from support.networks import NETWORKS
-from support.operators import build, check, conv, feeds_for, random, single
+from support.onnx_models import model_of
+from support.operators import check, conv, feeds_for, random, single
 
 import tvmflow
 from tvmflow.models import build as build_model
 from tvmflow.schedules import FAMILIES
-from tvmflow.verify.tolerance import NETWORK, assert_close
 
 pytestmark = [pytest.mark.cuda_host, pytest.mark.onnxruntime]
 
@@ -40,23 +39,18 @@ def layer_norm(rows, length):
 
 
 def arg_max():
-    node = helper.make_node("ArgMax", ["x0"], ["y"], axis=1)
-    return build([node], {"x0": (3, 777)}, ["y"], element_type=None)
+    return model_of("y = ArgMax<axis = 1>(x0)", {"x0": (3, 777)})
 
 
 def booleans():
     """Build comparisons whose booleans are combined, stored and read, four channels at once."""
     constants = {"w": random((16, 6, 3, 3)), "v": random((1, 16, 1, 1)), "zero": np.float32(0)}
     constants["mask"] = np.arange(16).reshape(1, 16, 1, 1) % 3 == 0
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
-        helper.make_node("Greater", ["a", "zero"], ["b"]),
-        helper.make_node("Xor", ["b", "mask"], ["c"]),
-        helper.make_node("Cast", ["c"], ["d"], to=TensorProto.FLOAT),
-        helper.make_node("Conv", ["d", "v"], ["y"]),
-        helper.make_node("Where", ["c", "a", "zero"], ["z"]),
-    ]
-    return build(nodes, {"x": (1, 6, 5, 5)}, ["y", "z"], constants)
+    nodes = """
+        a = Conv<pads = [1, 1, 1, 1]>(x, w) b = Greater(a, zero) c = Xor(b, mask)
+        d = Cast<to = 1>(c) y = Conv(d, v) z = Where(c, a, zero)
+    """
+    return model_of(nodes, {"x": (1, 6, 5, 5)}, "y z", constants)
 
 
 def scatter():
@@ -68,16 +62,10 @@ def scatter():
 def quantized():
     """Build a network of 8-bit tensors whose sums need 32 bits."""
     rng = np.random.default_rng(2)
-    constants = {
-        "xz": np.uint8(7),
-        "w": rng.integers(0, 256, (301, 33)).astype(np.uint8),
-        "wz": np.uint8(3),
-    }
-    nodes = [
-        helper.make_node("Cast", ["x"], ["b"], to=TensorProto.UINT8),
-        helper.make_node("MatMulInteger", ["b", "w", "xz", "wz"], ["y"]),
-    ]
-    return build(nodes, {"x": (5, 301)}, ["y"], constants, element_type=None)
+    weight = rng.integers(0, 256, (301, 33)).astype(np.uint8)
+    constants = {"xz": np.uint8(7), "w": weight, "wz": np.uint8(3)}
+    nodes = "b = Cast<to = 2>(x) y = MatMulInteger(b, w, xz, wz)"
+    return model_of(nodes, {"x": (5, 301)}, "y", constants)
 
 
 def quantized_conv():
@@ -87,14 +75,11 @@ def quantized_conv():
         "w": rng.integers(-128, 128, (18, 30, 3, 3)).astype(np.int8), "xz": np.uint8(113),
         "v": rng.integers(-128, 128, (9, 18, 1, 1)).astype(np.int8),
     }  # fmt: skip
-    nodes = [
-        helper.make_node("Abs", ["x"], ["a"]),
-        helper.make_node("Cast", ["a"], ["b"], to=TensorProto.UINT8),
-        helper.make_node("ConvInteger", ["b", "w", "xz"], ["c"], pads=[1] * 4),
-        helper.make_node("Cast", ["c"], ["d"], to=TensorProto.UINT8),
-        helper.make_node("ConvInteger", ["d", "v"], ["y"]),
-    ]
-    return build(nodes, {"x": (1, 30, 7, 9)}, ["y"], constants, element_type=None)
+    nodes = """
+        a = Abs(x) b = Cast<to = 2>(a) c = ConvInteger<pads = [1, 1, 1, 1]>(b, w, xz)
+        d = Cast<to = 2>(c) y = ConvInteger(d, v)
+    """
+    return model_of(nodes, {"x": (1, 30, 7, 9)}, "y", constants)
 
 
 #: Networks with channels, rows and columns that are no whole vectors, tiles or work-groups, and the
@@ -220,9 +205,5 @@ def mobilenet(folder, builder="mobilenet_v2", **parameters):
 )
 def test_network(name, tmp_path):
     model = NETWORKS[name]() if name in NETWORKS else mobilenet(tmp_path, width=0.35)
-    feeds = feeds_for(model)
-    references = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
     with closing(tvmflow.compile(model, target="cuda")) as module:
-        outputs = cuda_host()(module, feeds)
-        for info, reference in zip(module.outputs, references, strict=True):
-            assert_close(outputs[info.name], reference, NETWORK, info.name)
+        check_outputs(model, module, feeds_for(model), run=cuda_host())

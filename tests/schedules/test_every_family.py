@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import helper
+from support.checks import check_outputs
 from support.operators import build, feeds_for, random
 
 import tvmflow
@@ -18,7 +18,6 @@ from tvmflow.schedules import (
     gemm_tensor,
 )
 from tvmflow.schedules.boxes import masked_mean, per_box
-from tvmflow.verify.tolerance import NETWORK, assert_close
 
 pytestmark = [pytest.mark.oclgrind, pytest.mark.opencl]
 
@@ -85,13 +84,9 @@ def reached_families():
 )
 def test_every_family_is_clean(device, storage, under_oclgrind):
     model = network()
-    feeds = feeds_for(model)
-    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
     options = {"device": device, "storage": storage, "algorithms": ALGORITHMS}
     with tvmflow.compile(model, **options) as module:
         if (device, storage) == ("adreno", "texture"):
             families = {choice["family"] for choice in module.metadata["schedules"].values()}
             assert families == reached_families()
-        outputs = under_oclgrind()(module, feeds)
-        for info, reference in zip(module.outputs, expected, strict=True):
-            assert_close(outputs[info.name], reference, NETWORK, info.name)
+        check_outputs(model, module, feeds_for(model), run=under_oclgrind())

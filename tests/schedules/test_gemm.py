@@ -10,11 +10,12 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 from support import operators
 from support.convolutions import network
 from support.cuda_host import cuda_host
 from support.knob_choices import candidates
+from support.onnx_models import expected, model_of
 from support.operators import feeds_for, single
 from tvm import relax, te
 
@@ -42,31 +43,20 @@ def conv(
     """Build a convolution between two others, of two channels, so that its tensors are blocked."""
     rng = np.random.default_rng(channels * outputs + size)
 
-    def weight(name, *shape):
+    def weight(*shape):
         values = rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]) or 1)
-        return numpy_helper.from_array(values.astype(np.float32), name)
+        return values.astype(np.float32)
 
-    weights = [
-        weight("w0", channels, 2, 1, 1), weight("w", outputs, channels, kernel, kernel),
-        weight("b", outputs), weight("w2", 2, outputs, 1, 1),
-    ]  # fmt: skip
-    window = {"pads": [pad] * 4, "strides": [stride] * 2, "dilations": [dilation] * 2}
-    nodes = [
-        helper.make_node("Conv", ["x", "w0"], ["a"]),
-        helper.make_node("Conv", ["a", "w", "b"], ["layer"], **window),
-        helper.make_node(
-            "Add" if residual else "Relu", ["layer", "a"][: 2 if residual else 1], ["c"]
-        ),
-        helper.make_node("Conv", ["c", "w2"], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "gemm",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (batch, 2, size, size))],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        weights,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    weights = {
+        "w0": weight(channels, 2, 1, 1), "w": weight(outputs, channels, kernel, kernel),
+        "b": weight(outputs), "w2": weight(2, outputs, 1, 1),
+    }  # fmt: skip
+    window = f"pads = {[pad] * 4}, strides = {[stride] * 2}, dilations = {[dilation] * 2}"
+    nodes = f"""
+        a = Conv(x, w0) layer = Conv<{window}>(a, w, b)
+        c = {"Add(layer, a)" if residual else "Relu(layer)"} y = Conv(c, w2)
+    """
+    return model_of(nodes, {"x": (batch, 2, size, size)}, "y", weights, opset=18)
 
 
 def run(model, feeds, **options):
@@ -74,17 +64,6 @@ def run(model, feeds, **options):
     with closing(tvmflow.compile(model, target="cuda", **options)) as module:
         families = [entry["family"] for entry in module.metadata["schedules"].values()]
         return cuda_host()(module, feeds), families
-
-
-def reference(model, feeds):
-    import onnxruntime
-
-    return onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
-
-
-def picture(model):
-    shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
-    return {"x": np.random.default_rng(1).standard_normal(shape).astype(np.float32)}
 
 
 CONVOLUTIONS = [
@@ -102,10 +81,10 @@ FAMILY = {"fp32": "gemm_simt", "fp16": "gemm_tensor"}
 @pytest.mark.parametrize("dtype", FAMILY)
 @pytest.mark.parametrize("model", CONVOLUTIONS)
 def test_convolutions_are_right(model, dtype):
-    feeds = picture(model)
+    feeds = feeds_for(model)
     outputs, families = run(model, feeds, dtype=dtype, algorithms={"layer": "gemm"})
     assert families.count(FAMILY[dtype]) == 1
-    assert_close(outputs["y"], reference(model, feeds), TOLERANCES[dtype])
+    assert_close(outputs["y"], expected(model, feeds)[0], TOLERANCES[dtype])
 
 
 @pytest.mark.cuda_host
@@ -121,7 +100,7 @@ def test_products_of_computed_matrices_are_right(shapes, dtype):
     feeds = feeds_for(model)
     outputs, families = run(model, feeds, dtype=dtype)
     assert families == [FAMILY[dtype]]
-    assert_close(outputs["y"], reference(model, feeds), TOLERANCES[dtype])
+    assert_close(outputs["y"], expected(model, feeds)[0], TOLERANCES[dtype])
 
 
 @pytest.mark.cuda_host
@@ -133,7 +112,7 @@ def test_products_with_weights_are_right(dtype):
     feeds = feeds_for(model)
     outputs, families = run(model, feeds, dtype=dtype)
     assert FAMILY[dtype] in families
-    assert_close(outputs["y"], reference(model, feeds), TOLERANCES[dtype])
+    assert_close(outputs["y"], expected(model, feeds)[0], TOLERANCES[dtype])
 
 
 @pytest.mark.cuda_host
@@ -145,7 +124,7 @@ def test_the_first_layer_is_a_product_on_tensor_cores(channels, monkeypatch):
     feeds = feeds_for(model)
     outputs, families = run(model, feeds, dtype="fp16")
     assert "gemm_tensor" in families
-    assert_close(outputs[model.graph.output[0].name], reference(model, feeds), STORED_AS_HALF)
+    assert_close(outputs[model.graph.output[0].name], expected(model, feeds)[0], STORED_AS_HALF)
     body, _source = kernel(model, "gemm_tensor", monkeypatch, dtype="fp16")
     assert re.search(r"ptx_cp_async_\w*pred_cg_16\w*\(", body)
 
@@ -160,6 +139,12 @@ def first_layer(channels):
 
 def gpu(dtype):
     return with_dtype(resolve("cuda"), dtype).device
+
+
+def widest(rows, columns, depth, dtype):
+    """Return the shape of one product that is read in the widest vectors."""
+    lanes = 8 if dtype == "fp16" else 4
+    return Shape(1, rows, columns, depth, lanes, lanes, half=dtype == "fp16")
 
 
 def shapes(dtype):
@@ -189,8 +174,7 @@ def test_heuristics_keep_the_constraints(dtype):
 def test_no_work_group_goes_many_steps_alone(rows, columns, depth, dtype):
     """Deep products of small maps are shared; large ones need no second kernel."""
     family, device = BY_NAME[FAMILY[dtype]], gpu(dtype)
-    lanes = 8 if dtype == "fp16" else 4
-    shape = Shape(1, padded(rows), padded(columns), depth, lanes, lanes, half=dtype == "fp16")
+    shape = widest(padded(rows), padded(columns), depth, dtype)
     knobs = family.heuristic(shape, device)
     tile = family.tile(knobs)
     count = groups(shape, tile.rows, tile.columns) * knobs.splits
@@ -203,8 +187,7 @@ def test_no_work_group_goes_many_steps_alone(rows, columns, depth, dtype):
 @pytest.mark.parametrize("dtype", FAMILY)
 def test_a_space_has_several_candidates(dtype):
     family, device = BY_NAME[FAMILY[dtype]], gpu(dtype)
-    lanes = 8 if dtype == "fp16" else 4
-    shape = Shape(1, 3136, 256, 576, lanes, lanes, half=dtype == "fp16")
+    shape = widest(3136, 256, 576, dtype)
     found = list(candidates(family, shape, device))
     assert len(found) == len(set(found)) > 50
 
@@ -224,8 +207,7 @@ def test_a_space_has_several_candidates(dtype):
 )
 def test_knobs_that_do_not_fit_are_refused(dtype, change, sentence):
     family, device = BY_NAME[FAMILY[dtype]], gpu(dtype)
-    lanes = 8 if dtype == "fp16" else 4
-    shape = Shape(1, 3136, 256, 576, lanes, lanes, half=dtype == "fp16")
+    shape = widest(3136, 256, 576, dtype)
     fitting = Tensor(64, 64, 32, 2, 2, 3, 1) if dtype == "fp16" else Simt(8, 1, 8, 8, 16, 3, 1)
     assert refusal(family, fitting, shape, device) is None
     knobs = replace(fitting, **change)
@@ -247,14 +229,14 @@ def test_knobs_that_do_not_fit_are_refused(dtype, change, sentence):
 )
 def test_other_knobs_are_right(dtype, knobs):
     model = conv(32, 64, 11)
-    feeds = picture(model)
+    feeds = feeds_for(model)
     name = "fused_conv2d1_add_relu"
     options = {"dtype": dtype, "algorithms": {"layer": "gemm"}, "knobs": {name: asdict(knobs)}}
     with closing(tvmflow.compile(model, target="cuda", **options)) as module:
         entry = module.metadata["schedules"][name]
         assert (entry["family"], entry["source"]) == (FAMILY[dtype], "given")
         outputs = cuda_host()(module, feeds)
-    assert_close(outputs["y"], reference(model, feeds), TOLERANCES[dtype])
+    assert_close(outputs["y"], expected(model, feeds)[0], TOLERANCES[dtype])
 
 
 # -- what the kernels are --------------------------------------------------------------------------
@@ -345,10 +327,10 @@ def test_a_product_is_refused_for_other_targets():
 @pytest.mark.onnxruntime
 def test_every_family_reads_and_writes_tensors_in_16_bits():
     model = network()
-    feeds = picture(model)
+    feeds = feeds_for(model)
     outputs, families = run(model, feeds, dtype="fp16")
     assert {"conv2d", "conv2d_1x1", "depthwise", "grouped", "conv2d_transpose"} <= set(families)
-    assert_close(outputs["y"], reference(model, feeds), STORED_AS_HALF)
+    assert_close(outputs["y"], expected(model, feeds)[0], STORED_AS_HALF)
 
 
 def test_sums_are_taken_in_fp32_and_rounded_once():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import helper
-from support.checks import check_any_knobs, check_outputs, of_family
+from support.checks import check_any_knobs, check_outputs, of_family, options_of
 from support.operators import build, feeds_for, random
 from support.row_reductions import MODES, TURNS
 from support.turns import in_turn
@@ -82,18 +82,15 @@ def positions(model):
 
 @pytest.mark.parametrize(("case", "mode"), in_turn(SAMPLES, MODES, *TURNS))
 def test_samples_are_right(case, mode):
-    target, device, storage, dtype = mode
-    if dtype == "fp16" and case == "nearest":
+    if mode[3] == "fp16" and case == "nearest":
         pytest.skip("a position rounded to 16 bits may be nearest to another element")
     model = sampling(case)
-    options = {"target": target, "device": device, "storage": storage, "dtype": dtype}
-    options["accumulate"] = "fp32"
-    with tvmflow.compile(model, **options) as module:
-        check_outputs(model, module, positions(model), dtype)
+    with tvmflow.compile(model, **options_of(mode)) as module:
+        check_outputs(model, module, positions(model), mode[3])
         found = of_family(grid_sample, module.metadata["schedules"])
     assert len(found) == (2 if SAMPLES[case][1] else 0)
     if found:
-        block = 16 if device == "cpu" else 4
+        block = 16 if mode[1] == "cpu" else 4
         assert {choice["shape"]["lanes"] for choice in found.values()} == {1, block}
 
 
@@ -120,12 +117,9 @@ def test_samples_of_several_pictures_are_functions_of_their_own(target):
 
 @pytest.mark.parametrize(("case", "mode"), in_turn(DEFORMABLE, MODES, *TURNS))
 def test_deformable_convolutions_are_right(case, mode):
-    target, device, storage, dtype = mode
     model = deforming(case)
-    options = {"target": target, "device": device, "storage": storage, "dtype": dtype}
-    options["accumulate"] = "fp32"
-    with tvmflow.compile(model, **options) as module:
-        check_outputs(model, module, positions(model), dtype)
+    with tvmflow.compile(model, **options_of(mode)) as module:
+        check_outputs(model, module, positions(model), mode[3])
         # Several groups of offsets are sampled as separate pictures, in the plain layout.
         assert len(of_family(grid_sample, module.metadata["schedules"])) == (case != "groups")
 
@@ -150,16 +144,14 @@ REGIONS = np.float32(
 @pytest.mark.parametrize("place", ["half_pixel", "output_half_pixel"])
 @pytest.mark.parametrize("mode", MODES)
 def test_regions_have_as_many_samples_as_they_are_large(mode, place, pool):
-    target, device, storage, dtype = mode
     node = helper.make_node(
         "RoiAlign", ["x", "r", "n"], ["y"], mode=pool, coordinate_transformation_mode=place,
         output_height=2, output_width=3, sampling_ratio=0,
     )  # fmt: skip
     constants = {"r": REGIONS, "n": np.array([0, 1, 1, 0, 1])}
     model = build([node], {"x": (2, 9, 7, 8)}, ["y"], constants, opset=16)
-    options = {"target": target, "device": device, "storage": storage, "dtype": dtype}
-    with tvmflow.compile(model, **options, accumulate="fp32") as module:
-        check_outputs(model, module, feeds_for(model), dtype)
+    with tvmflow.compile(model, **options_of(mode)) as module:
+        check_outputs(model, module, feeds_for(model), mode[3])
 
 
 @pytest.mark.parametrize("device", ["cpu", "adreno"])

@@ -7,11 +7,11 @@ import re
 from functools import cache
 
 import numpy as np
-import onnxruntime
 import pytest
 import tvm
 from support.injective_networks import blocked, ints, plain
 from support.knob_choices import candidates
+from support.onnx_models import expected as onnx_runtime
 from support.row_reductions import schedules
 from support.turns import in_turn
 from tvm import te, tirx
@@ -52,8 +52,7 @@ def expected(case):
         shape = [d.dim_value for d in info.type.tensor_type.shape.dim]
         values = rng.standard_normal(shape).astype(np.float32)
         feeds[info.name] = ints(-24, 3, 7, -1, 23) if info.name == "i" else values
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    return feeds, session.run(None, feeds)
+    return feeds, onnx_runtime(model, feeds)
 
 
 @pytest.mark.parametrize(("case", "variant"), in_turn(CASES, WAYS, TURNS))
@@ -160,14 +159,20 @@ def test_seams_of_rows_are_loops_of_their_own_on_a_cpu():
     assert "if" not in source.split("{", 1)[1]
 
 
-def source_of(function, device):
-    spec = with_storage(resolve("opencl", device), "buffer")
+def built(function, spec):
     named = function.with_attrs({"global_symbol": "moved", "tirx.is_scheduled": True})
     with spec.tvm_target:
-        built = tvm.compile(
+        return tvm.compile(
             tvm.IRModule({"moved": named}), target=spec.tvm_target, tir_pipeline=TIR_PIPELINE
         )
-    source = built.mod.imports[0].inspect_source()
+
+
+def source_of(function, device):
+    source = (
+        built(function, with_storage(resolve("opencl", device), "buffer"))
+        .mod.imports[0]
+        .inspect_source()
+    )
     return source[source.rindex("__kernel") :]
 
 
@@ -215,19 +220,9 @@ def test_all_knobs_are_right(device):
         chosen = list(candidates(injective, shape, spec.device))
         assert len(chosen) >= 4
         for knobs in chosen[:: max(1, len(chosen) // 6)]:
-            workload = Workload.of(function, spec)
-            schedule = injective.apply(workload, knobs)
-            named = schedule.mod["main"].with_attrs(
-                {"global_symbol": "moved", "tirx.is_scheduled": True}
-            )
-            with spec.tvm_target:
-                run = tvm.compile(
-                    tvm.IRModule({"moved": named}),
-                    target=spec.tvm_target,
-                    tir_pipeline=TIR_PIPELINE,
-                )["moved"]
+            schedule = injective.apply(Workload.of(function, spec), knobs)
             tensors = [tvm.runtime.tensor(a, tvm.opencl()) for a in arrays]
-            run(*tensors)
+            built(schedule.mod["main"], spec)["moved"](*tensors)
             assert_close(tensors[-1].numpy(), expected, OPERATOR, str(knobs))
 
 

@@ -7,8 +7,10 @@ from contextlib import closing
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+from support.checks import options_of
 from support.cuda_host import cuda_host
+from support.onnx_models import model_of
 from support.operators import random
 from support.row_reductions import MODES
 
@@ -49,29 +51,20 @@ def product_of(case):
     zeros = rng.integers(low, low + 16, scaled) if has_zeros else np.zeros(scaled, np.int64)
     scales = rng.uniform(0.01, 0.1, scaled).astype(np.float32)
     dtype = getattr(TensorProto, kind)
-    weights = [
-        helper.make_tensor("q", dtype, shape, numbers.reshape(-1).tolist()),
-        numpy_helper.from_array(scales, "s"),
-        helper.make_tensor("z", dtype, scaled, zeros.reshape(-1).tolist()),
-    ]
+    packed_weight = helper.make_tensor("q", dtype, shape, numbers.reshape(-1).tolist())
+    weights = {"q": packed_weight, "s": scales}
+    if has_zeros:
+        weights["z"] = helper.make_tensor("z", dtype, scaled, zeros.reshape(-1).tolist())
     attributes = {"axis": axis, **({"block_size": block} if block else {})}
     x, bias = random((high, depth) if rows else (2, high, depth)), random((wide,))
-    read = ["q", "s", "z"][: 3 if has_zeros else 2]
-    nodes = [helper.make_node("DequantizeLinear", read, ["w"], **attributes)]
+    nodes = [helper.make_node("DequantizeLinear", [*weights], ["w"], **attributes)]
     if rows:
         nodes.append(helper.make_node("Gemm", ["x", "w", "b"], ["t"], transB=1))
-        weights.append(numpy_helper.from_array(bias, "b"))
+        weights["b"] = bias
     else:
         nodes.append(helper.make_node("MatMul", ["x", "w"], ["t"]))
     nodes.append(helper.make_node("Relu", ["t"], ["y"]))
-    graph = helper.make_graph(
-        nodes, "product",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        weights if has_zeros else [w for w in weights if w.name != "z"],
-    )  # fmt: skip
-    opsets = [helper.make_opsetid("", 21)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    model = model_of(nodes, {"x": x.shape}, "y", weights, opset=21, ir_version=10)
 
     def spread(values):
         if block:
@@ -92,12 +85,11 @@ def packed(model):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", CASES)
 def test_packed_weights_are_right(case, mode):
-    target, device, storage, dtype = mode
     model, feeds, expected = product_of(case)
     assert packed(model)
-    options = {"target": target, "device": device, "storage": storage, "dtype": dtype}
-    with closing(tvmflow.compile(model, **options, accumulate="fp32")) as module:
-        assert_close(module(feeds)["y"], expected, OPERATOR if dtype == "fp32" else STORED_AS_HALF)
+    with closing(tvmflow.compile(model, **options_of(mode))) as module:
+        table = OPERATOR if mode[3] == "fp32" else STORED_AS_HALF
+        assert_close(module(feeds)["y"], expected, table)
         assert {"dense", "gemv"} & {k["family"] for k in module.metadata["kernels"]}
 
 

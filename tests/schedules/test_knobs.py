@@ -10,13 +10,13 @@ from dataclasses import replace
 from functools import cache
 from itertools import islice
 
-import numpy as np
-import onnxruntime
 import pytest
+from support.checks import check_outputs
 from support.convolutions import network
 from support.family_shapes import SHAPES
 from support.first_stages import chosen_schedules
 from support.knob_choices import candidates, sample_knobs
+from support.operators import feeds_for
 from support.quick_knobs import is_quick
 from support.turns import in_turn
 
@@ -24,7 +24,6 @@ import tvmflow
 from tvmflow.devices.target import PRESETS
 from tvmflow.schedules import FAMILIES
 from tvmflow.schedules.family import Proposal, accepted, read_knobs, refusal
-from tvmflow.verify.tolerance import assert_close
 
 BY_NAME = {family.NAME: family for family in FAMILIES}
 
@@ -132,19 +131,11 @@ def test_any_knobs_are_right(seed, device, storage):
     """Results are right for small tiles, in slow tests for any knobs of the spaces."""
     model = network()
     knobs = choices(device, seed, is_quick if seed < 3 else lambda _: True)
-    with tvmflow.compile(
-        model,
-        target="opencl",
-        device=device,
-        storage=storage,
-        algorithms=ALGORITHMS,
-        knobs=knobs,
-    ) as module:
+    options = {"target": "opencl", "device": device, "storage": storage}
+    with tvmflow.compile(model, algorithms=ALGORITHMS, knobs=knobs, **options) as module:
         taken = module.metadata["schedules"]
         assert {entry["source"] for entry in taken.values() if entry["knobs"]} == {"given"}
-        x = np.random.default_rng(seed).standard_normal((1, 5, 6, 6)).astype(np.float32)
-        reference = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
-        assert_close(module(x=x)["y"], reference)
+        check_outputs(model, module, feeds_for(model))
 
 
 @pytest.mark.parametrize(

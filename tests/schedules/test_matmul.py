@@ -6,10 +6,11 @@ import dataclasses
 import random
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import helper
+from support.checks import options_of
 from support.knob_choices import candidates
+from support.onnx_models import expected
 from support.operators import build
 from support.operators import random as normal
 from support.turns import in_turn
@@ -21,9 +22,9 @@ from tvmflow.verify.tolerance import OPERATOR, STORED_AS_HALF, assert_close
 
 #: Target, device, storage and dtype.
 TARGETS = [
-    pytest.param("llvm", "cpu", "buffer", "fp32", id="llvm"),
+    pytest.param(("llvm", "cpu", "buffer", "fp32"), id="llvm"),
     *(
-        pytest.param("opencl", *rest, id="-".join(rest), marks=pytest.mark.opencl)
+        pytest.param(("opencl", *rest), id="-".join(rest), marks=pytest.mark.opencl)
         for rest in (
             ("cpu", "buffer", "fp32"),
             ("cpu", "texture", "fp16"),
@@ -71,40 +72,32 @@ def product(shapes, weights=None, activation=None):
     return build(nodes, inputs, ["y" if activation else "p"], constants)
 
 
-def check(model, feeds, reference, target, device, storage, dtype):
-    with tvmflow.compile(
-        model, target=target, device=device, storage=storage, dtype=dtype, accumulate="fp32"
-    ) as m:
+def check(model, feeds, reference, mode):
+    with tvmflow.compile(model, **options_of(mode)) as m:
         (output,) = m(**feeds).values()
-        table = STORED_AS_HALF if dtype == "fp16" else OPERATOR
+        table = STORED_AS_HALF if mode[3] == "fp16" else OPERATOR
         assert_close(output, reference.astype(np.float32), table)
         return [kernel["family"] for kernel in m.metadata["kernels"]]
 
 
-@pytest.mark.parametrize(
-    ("case", "target", "device", "storage", "dtype"), in_turn(COMPUTED, TARGETS, *TURNS)
-)
-def test_product_of_computed_matrices(case, target, device, storage, dtype):
+@pytest.mark.parametrize(("case", "mode"), in_turn(COMPUTED, TARGETS, *TURNS))
+def test_product_of_computed_matrices(case, mode):
     shapes = COMPUTED[case]
     feeds = {"a": normal(shapes[0], seed=1), "w": normal(shapes[1], seed=2)}
     reference = np.tanh(feeds["a"].astype(np.float64) @ feeds["w"].astype(np.float64))
-    families = check(
-        product(shapes, activation="Tanh"), feeds, reference, target, device, storage, dtype
-    )
-    assert ("dense" if device == "cpu" else "matmul") in families
+    families = check(product(shapes, activation="Tanh"), feeds, reference, mode)
+    assert ("dense" if mode[1] == "cpu" else "matmul") in families
 
 
-@pytest.mark.parametrize(
-    ("case", "target", "device", "storage", "dtype"), in_turn(CONSTANT, TARGETS, *TURNS)
-)
-def test_product_with_weights(case, target, device, storage, dtype):
+@pytest.mark.parametrize(("case", "mode"), in_turn(CONSTANT, TARGETS, *TURNS))
+def test_product_with_weights(case, mode):
     shapes = CONSTANT[case]
     weights = normal(shapes[1], shapes[1][0] ** -0.5, seed=2)
     feeds = {"a": normal(shapes[0], seed=1)}
     reference = np.maximum(feeds["a"].astype(np.float64) @ weights.astype(np.float64), 0)
     model = product(shapes, weights, activation="Relu")
-    families = check(model, feeds, reference, target, device, storage, dtype)
-    assert ("gemv" if case.startswith("gemv") and device != "cpu" else "dense") in families
+    families = check(model, feeds, reference, mode)
+    assert ("gemv" if case.startswith("gemv") and mode[1] != "cpu" else "dense") in families
 
 
 @pytest.mark.opencl
@@ -121,7 +114,7 @@ def test_few_rows_with_weights_that_stay_as_they_are(device, rows, transposed):
     feeds = {"a": normal((rows, 256), seed=1), "w": normal(shape, seed=2)}
     weights = feeds["w"].T if transposed else feeds["w"]
     reference = feeds["a"].astype(np.float64) @ weights
-    assert "gemv" in check(model, feeds, reference, "opencl", device, "buffer", "fp32")
+    assert "gemv" in check(model, feeds, reference, ("opencl", device, "buffer", "fp32"))
 
 
 def kernel_source(model, folder, device, **options):
@@ -176,8 +169,7 @@ def test_any_knobs_are_right(seed):
     ):
         knobs = rng.choice(list(candidates(family, facts, PRESETS["adreno"])))
         values = {name: normal(s, seed=3) for name, s in feeds.items()}
-        session = onnxruntime.InferenceSession(model.SerializeToString())
-        (reference,) = session.run(None, values)
+        (reference,) = expected(model, values)
         name = "matmul" if family is matmul else "dense"
         with tvmflow.compile(
             model, target="opencl", device="adreno", knobs={name: dataclasses.asdict(knobs)}

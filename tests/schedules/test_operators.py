@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
+from support.onnx_models import model_of
 from support.operators import build, check, conv, random, single
 from support.turns import in_turn
 
@@ -91,39 +92,27 @@ def test_uneven_groups(case, target, device):
     assert device != "cpu" or "grouped" not in families
 
 
+STRIDED = {"strides": [2, 2], "pads": [1] * 4}
+
+
+def pool(shape, operator="MaxPool", **attributes):
+    return single(operator, [shape], **{"kernel_shape": [3, 3], **attributes})
+
+
+def average(**attributes):
+    return pool((1, 5, 10, 10), "AveragePool", **attributes)
+
+
 POOLING = {
     **{
-        f"max_{c}_channels": (
-            lambda c=c: single(
-                "MaxPool", [(1, c, 9, 11)], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4
-            )
-        )
-        for c in (1, 3, 7, 18, 30)
+        f"max_{c}_channels": (lambda c=c: pool((1, c, 9, 11), **STRIDED)) for c in (1, 3, 7, 18, 30)
     },
-    "max_ceil": lambda: single(
-        "MaxPool", [(1, 5, 10, 10)], kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1
-    ),
-    "max_dilated": lambda: single(
-        "MaxPool", [(1, 5, 12, 10)], kernel_shape=[3, 2], dilations=[2, 3]
-    ),
-    "average": lambda: single(
-        "AveragePool", [(1, 5, 10, 10)], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4
-    ),
-    "average_counting_padding": lambda: single(
-        "AveragePool", [(1, 5, 10, 10)], kernel_shape=[3, 3], pads=[1] * 4, count_include_pad=1
-    ),
-    "average_ceil": lambda: single(
-        "AveragePool", [(1, 5, 10, 10)], kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1
-    ),
-    "average_ceil_counting_padding": lambda: single(
-        "AveragePool",
-        [(1, 5, 10, 10)],
-        kernel_shape=[3, 3],
-        strides=[2, 2],
-        pads=[1] * 4,
-        ceil_mode=1,
-        count_include_pad=1,
-    ),
+    "max_ceil": lambda: pool((1, 5, 10, 10), strides=[2, 2], ceil_mode=1),
+    "max_dilated": lambda: pool((1, 5, 12, 10), kernel_shape=[3, 2], dilations=[2, 3]),
+    "average": lambda: average(**STRIDED),
+    "average_counting_padding": lambda: average(pads=[1] * 4, count_include_pad=1),
+    "average_ceil": lambda: average(strides=[2, 2], ceil_mode=1),
+    "average_ceil_counting_padding": lambda: average(**STRIDED, ceil_mode=1, count_include_pad=1),
 }
 
 
@@ -220,39 +209,23 @@ OTHERS = {
     "add_broadcast": lambda: single("Add", [(1, 7, 5, 5), (1, 7, 1, 1)]),
     "transpose": lambda: single("Transpose", [(2, 3, 4, 5)], perm=[0, 2, 3, 1]),
     "concat_3_and_5_channels": lambda: single("Concat", [(1, 3, 5, 5), (1, 5, 5, 5)], axis=1),
-    "transposed_convolution": lambda: build(
-        [
-            helper.make_node(
-                "ConvTranspose",
-                ["x", "w"],
-                ["y"],
-                strides=[2, 2],
-                pads=[1] * 4,
-                output_padding=[1, 1],
-            )
-        ],
-        {"x": (1, 6, 7, 7)},
-        ["y"],
+    "transposed_convolution": lambda: single(
+        "ConvTranspose",
+        [(1, 6, 7, 7)],
         {"w": random((6, 5, 3, 3))},
+        strides=[2, 2],
+        pads=[1] * 4,
+        output_padding=[1, 1],
     ),
     "instance_norm": lambda: single(
         "InstanceNormalization", [(1, 6, 7, 7)], {"s": random((6,)), "b": random((6,))}
     ),
     # One reduction has two results, the index and the value.
-    "argmax": lambda: build(
-        [helper.make_node("ArgMax", ["x"], ["y"], axis=1)],
-        {"x": (3, 7, 5)},
-        ["y"],
-        element_type=None,
-    ),
-    "remainder_of_bytes": lambda: build(
-        [
-            helper.make_node("Cast", ["x"], ["b"], to=TensorProto.INT8),
-            helper.make_node("Mod", ["b", "three"], ["m"]),
-            helper.make_node("Cast", ["m"], ["y"], to=TensorProto.FLOAT),
-        ],
+    "argmax": lambda: model_of("y = ArgMax<axis = 1>(x)", {"x": (3, 7, 5)}),
+    "remainder_of_bytes": lambda: model_of(
+        "b = Cast<to = 3>(x) m = Mod(b, three) y = Cast<to = 1>(m)",
         {"x": (40,)},
-        ["y"],
+        "y",
         {"three": np.array(3, np.int8)},
     ),
     # TVM wrote the loops itself, in a block without axes, after a transposition.

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 
-import onnxruntime
 import pytest
 from onnx import helper
+from support.checks import check_outputs, dumped_source
 from support.first_stages import chosen_schedules
 from support.operators import build, feeds_for, random
 
 import tvmflow
-from tvmflow.verify.tolerance import NETWORK, assert_close
 
 pytestmark = pytest.mark.opencl
 
@@ -36,13 +35,10 @@ def run(operator, weight, attributes, knobs, shape=(2, 9, 11, 13), folder=None, 
         for name, choice in chosen_schedules(model, **options).items()
         if choice["family"] in ("conv2d", "conv2d_1x1", "depthwise", "grouped", "conv2d_transpose")
     }
-    feeds = feeds_for(model)
-    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
     with tvmflow.compile(model, **options, knobs=given, dump_ir=folder) as module:
         taken = module.metadata["schedules"]
         assert [taken[name]["source"] for name in given] == ["given"]
-        outputs = run_module(module, feeds) if run_module else module(**feeds)
-        assert_close(outputs["y"], expected, NETWORK)
+        check_outputs(model, module, feeds_for(model), run=run_module)
 
 
 @pytest.mark.oclgrind
@@ -54,10 +50,8 @@ def test_texels_are_read_inside_of_images(layer, under_oclgrind):
 def test_reads_past_an_image_are_clamped(tmp_path):
     """Rows 11 to 15 of the second map would be outside of the image, as channels 20 to 31 are."""
     run("Conv", *LAYERS["pointwise"], KNOBS, folder=tmp_path)
-    (source,) = tmp_path.glob("*export.0.opencl")
-    text = source.read_text()
-    kernel = text[re.search(r"__kernel void conv2d_kernel\([^)]*\) {", text).end() :]
-    limits = set(re.findall(r"\bmin\(.*?, \(int\)(\d+)\)", kernel[: kernel.index("\n}")]))
+    kernel = dumped_source(tmp_path, "conv2d_kernel")
+    limits = set(re.findall(r"\bmin\(.*?, \(int\)(\d+)\)", kernel))
     assert {"10", "12"} <= limits
 
 
@@ -68,8 +62,7 @@ def test_rows_before_the_first_are_not_copied(tmp_path):
     """
     attributes = {"strides": [3, 1], "pads": [1] * 4}
     run("ConvTranspose", (8, 1, 2, 2), attributes, {}, (1, 8, 8, 8), tmp_path)
-    (source,) = tmp_path.glob("*export.0.opencl")
-    lines = source.read_text().splitlines()
+    lines = dumped_source(tmp_path).splitlines()
     before = [at for at, line in enumerate(lines) if "min((int)(item_y - 1)" in line]
     # Stores whose index may be before the beginning have a test.
     assert all(any("1 <= item_y" in line for line in lines[at - 3 : at]) for at in before)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx.parser
-import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
+from support.onnx_models import expected, model_of, nodes_of
 from support.turns import in_turn
 
 import tvmflow
@@ -20,11 +20,6 @@ TARGETS = [
     pytest.param("opencl", "adreno", "texture", id="adreno", marks=pytest.mark.opencl),
     pytest.param("opencl", "mali", "auto", id="mali", marks=pytest.mark.opencl),
 ]
-TYPES = {
-    "float32": TensorProto.FLOAT,
-    "uint8": TensorProto.UINT8,
-    "int8": TensorProto.INT8,
-}
 
 
 def integers(dtype, shape, seed=1):
@@ -32,15 +27,8 @@ def integers(dtype, shape, seed=1):
     return np.random.default_rng(seed).integers(limits.min, limits.max + 1, shape).astype(dtype)
 
 
-def model_of(nodes, shape, dtype, constants, opset=17):
-    graph = helper.make_graph(
-        nodes,
-        "quantized",
-        [helper.make_tensor_value_info("x", TYPES[dtype], shape)],
-        [onnx.ValueInfoProto(name="y")],
-        [numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+def network(nodes, shape, dtype, constants, opset=17):
+    model = model_of(nodes, {"x": (shape, dtype)}, "y", constants, opset)
     return onnx.shape_inference.infer_shapes(model, strict_mode=True)
 
 
@@ -58,7 +46,7 @@ def qlinear_conv(shape, outputs, kernel=3, groups=1, x="uint8", w="int8", zero=0
     }  # fmt: skip
     attributes.setdefault("pads", [kernel // 2] * 4)
     node = helper.make_node("QLinearConv", ["x", *constants], ["y"], group=groups, **attributes)
-    return model_of([node], shape, x, constants)
+    return network([node], shape, x, constants)
 
 
 def conv_integer(shape, outputs, zero=None, groups=1):
@@ -67,7 +55,7 @@ def conv_integer(shape, outputs, zero=None, groups=1):
     if zero is not None:
         constants["wz"] = np.array(zero, np.uint8)
     node = helper.make_node("ConvInteger", ["x", *constants], ["y"], pads=[1] * 4, group=groups)
-    return model_of([node], shape, "uint8", constants, opset=10)
+    return network([node], shape, "uint8", constants, opset=10)
 
 
 def qlinear_matmul(shape, units, *, columns):
@@ -79,14 +67,14 @@ def qlinear_matmul(shape, units, *, columns):
         "yz": np.uint8(128),
     }  # fmt: skip
     node = helper.make_node("QLinearMatMul", ["x", *constants], ["y"])
-    return model_of([node], shape, "uint8", constants)
+    return network([node], shape, "uint8", constants)
 
 
 def matmul_integer(shape, units):
     constants = {"w": integers("uint8", (shape[-1], units), 2)}
     constants |= {"xz": np.uint8(7), "wz": np.uint8(3)}
     node = helper.make_node("MatMulInteger", ["x", *constants], ["y"])
-    return model_of([node], shape, "uint8", constants)
+    return network([node], shape, "uint8", constants)
 
 
 def surrounded(shape, outputs, groups=1):
@@ -96,16 +84,11 @@ def surrounded(shape, outputs, groups=1):
         "w": integers("int8", (outputs, shape[1] // groups, 3, 3), 2),
         "ys": np.float32(0.05), "yz": np.uint8(100),
     }  # fmt: skip
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
-        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"]),
-        helper.make_node("Conv", ["d", "wd"], ["c"], pads=[1] * 4, group=groups),
-        helper.make_node("Relu", ["c"], ["r"]),
-        helper.make_node("QuantizeLinear", ["r", "ys", "yz"], ["rq"]),
-        helper.make_node("DequantizeLinear", ["rq", "ys", "yz"], ["y"]),
-    ]
-    return model_of(nodes, shape, "float32", constants)
+    conv = helper.make_node("Conv", ["d", "wd"], ["c"], pads=[1] * 4, group=groups)
+    before = "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)"
+    after = "r = Relu(c) rq = QuantizeLinear(r, ys, yz) y = DequantizeLinear(rq, ys, yz)"
+    nodes = [*nodes_of(f"{before} wd = DequantizeLinear(w, ws, wz)"), conv, *nodes_of(after)]
+    return network(nodes, shape, "float32", constants)
 
 
 #: Networks with the family that computes each.
@@ -142,14 +125,14 @@ CASES = {
 def test_quantized_operator(case, target, device, storage):
     build, family = CASES[case]
     model = build()
-    value = model.graph.input[0]
-    shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
-    dtype = next(n for n, t in TYPES.items() if t == value.type.tensor_type.elem_type)
-    if dtype == "float32":
+    kind = model.graph.input[0].type.tensor_type
+    shape = [d.dim_value for d in kind.shape.dim]
+    dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
+    if dtype == np.float32:
         x = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
     else:
         x = integers(dtype, shape, seed=5)
-    (reference,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    (reference,) = expected(model, {"x": x})
     assert len(np.unique(reference)) > 20
     with tvmflow.compile(model, target=target, device=device, storage=storage) as module:
         output = module(x=x)["y"]
@@ -176,7 +159,7 @@ def test_tensors_and_weights_of_8_bits_stay_so(tmp_path):
     nodes = [*first.graph.node, *qlinear_conv((1, 8, 6, 6), 8).graph.node]
     nodes[0].output[0], nodes[1].input[0] = "between", "between"
     constants = {t.name: numpy_helper.to_array(t) for t in first.graph.initializer}
-    model = model_of(nodes, (1, 8, 6, 6), "uint8", constants)
+    model = network(nodes, (1, 8, 6, 6), "uint8", constants)
     with tvmflow.compile(model, target="opencl", device="adreno", dump_ir=tmp_path) as module:
         kernels = [kernel["family"] for kernel in module.metadata["kernels"]]
     # Both convolutions are one function; the others pack and unpack.
@@ -199,8 +182,8 @@ def test_halves_are_rounded_to_even_and_limited(target, dtype):
     x = x.astype(np.float32)
     constants = {"s": np.float32(1), "z": np.array(7, dtype)}
     node = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"])
-    model = model_of([node], x.shape, "float32", constants)
-    (reference,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    model = network([node], x.shape, "float32", constants)
+    (reference,) = expected(model, {"x": x})
     with tvmflow.compile(model, target=target) as module:
         np.testing.assert_array_equal(module(x=x)["y"], reference)
 
@@ -271,9 +254,9 @@ def test_kernels_of_integers_are_clean(device, storage, under_oclgrind):
     constants |= {t.name: numpy_helper.to_array(t) for t in last.graph.initializer}
     last.graph.node[0].input[0] = "flat"
     nodes.append(last.graph.node[0])
-    model = model_of(nodes, (1, 5, 9, 7), "uint8", constants)
+    model = network(nodes, (1, 5, 9, 7), "uint8", constants)
     x = integers("uint8", (1, 5, 9, 7), seed=5)
-    (reference,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    (reference,) = expected(model, {"x": x})
     with tvmflow.compile(model, target="opencl", device=device, storage=storage) as module:
         families = {kernel["family"] for kernel in module.metadata["kernels"]}
         output = under_oclgrind()(module, {"x": x})["y"]

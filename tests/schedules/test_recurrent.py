@@ -8,16 +8,15 @@ from contextlib import closing
 import numpy as np
 import pytest
 from onnx import helper
-from support.checks import check_any_knobs, check_outputs, of_family
+from support.checks import check_any_knobs, check_outputs, of_family, options_of
 from support.cuda_host import cuda_host
 from support.first_stages import chosen_schedules, compiled_until
-from support.operators import build, feeds_for, random, references
+from support.operators import build, feeds_for, random
 from support.row_reductions import MODES, TURNS
 from support.turns import in_turn
 
 import tvmflow
 from tvmflow.schedules import recurrent
-from tvmflow.verify.tolerance import NETWORK, assert_close
 
 pytestmark = [pytest.mark.opencl, pytest.mark.onnxruntime]
 
@@ -75,12 +74,9 @@ def shape_of(layer, device="cpu", **extents):
 
 @pytest.mark.parametrize(("layer", "mode"), in_turn(LAYERS, MODES, *TURNS))
 def test_layers_are_right(layer, mode):
-    target, device, storage, dtype = mode
     model = network(layer)
-    options = {"target": target, "device": device, "storage": storage, "dtype": dtype}
-    options["accumulate"] = "fp32"
-    with tvmflow.compile(model, **options) as module:
-        check_outputs(model, module, feeds_for(model), dtype)
+    with tvmflow.compile(model, **options_of(mode)) as module:
+        check_outputs(model, module, feeds_for(model), mode[3])
         assert len(of_family(recurrent, module.metadata["schedules"])) == 1
 
 
@@ -148,25 +144,18 @@ def test_code_size_is_independent_of_steps():
 @pytest.mark.parametrize("dtype", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
 def test_on_cuda(layer, dtype):
     model = network(layer)
-    feeds = feeds_for(model)
     with closing(tvmflow.compile(model, target="cuda", dtype=dtype)) as module:
         assert of_family(recurrent, module.metadata["schedules"])
-        outputs = cuda_host()(module, feeds)
-        for info, wanted in zip(module.outputs, references(model, feeds), strict=True):
-            tolerance = NETWORK if dtype == "fp32" else tvmflow.verify.tolerance.STORED_AS_HALF
-            assert_close(outputs[info.name], wanted, tolerance, info.name)
+        check_outputs(model, module, feeds_for(model), dtype, run=cuda_host())
 
 
 @pytest.mark.oclgrind
 @pytest.mark.parametrize(("layer", "items"), [("peepholes", 4), ("gru", 1024), ("lstm", 8)])
 def test_no_race(layer, items, under_oclgrind):
     model = network(layer, steps=3)
-    feeds = feeds_for(model)
     knobs = {"recurrent": {**shape_of(layer, "adreno")["knobs"], "group_size": items}}
     with tvmflow.compile(model, device="adreno", storage="texture", knobs=knobs) as module:
-        outputs = under_oclgrind()(module, feeds)
-        for info, wanted in zip(module.outputs, references(model, feeds), strict=True):
-            assert_close(outputs[info.name], wanted, NETWORK, info.name)
+        check_outputs(model, module, feeds_for(model), run=under_oclgrind())
 
 
 def test_standalone(tmp_path):

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from support.checks import dumped_source, options_of
 from support.operators import build, feeds_for, random, single
 from support.row_reductions import MODES, TURNS, schedule_of, scheduled_text
 from support.turns import in_turn
@@ -90,13 +91,10 @@ MEANS = [
 
 @pytest.mark.parametrize(("shape", "axes", "mode"), in_turn(MEANS, MODES, *TURNS))
 def test_mean(shape, axes, mode):
-    target, device, storage, dtype = mode
     model, x = reduce("ReduceMean", shape, axes), random(shape) + 3
-    got, metadata = run(
-        model, x, target=target, device=device, storage=storage, dtype=dtype, accumulate="fp32"
-    )
+    got, metadata = run(model, x, **options_of(mode))
     reference = x.astype(np.float64).mean(axis=axes).astype(np.float32)
-    assert_close(got, reference, STORED_AS_HALF if dtype == "fp16" else OPERATOR)
+    assert_close(got, reference, STORED_AS_HALF if mode[3] == "fp16" else OPERATOR)
     if shape[1] > 1:
         assert "reduction" in {s["family"] for s in metadata["schedules"].values()}
 
@@ -125,15 +123,12 @@ def test_a_pool_after_a_convolution_keeps_its_lanes(operator, device):
 
 
 KNOBS = [
-    Knobs(splits, size, lanes)
-    for splits, size, lanes in [
-        (1, 1, 1),
-        (3, 1, 4),
-        (1, 8, 1),
-        (5, 16, 2),
-        (2, 64, 4),
-        (1, 256, 1),
-    ]
+    Knobs(1, 1, 1),
+    Knobs(3, 1, 4),
+    Knobs(1, 8, 1),
+    Knobs(5, 16, 2),
+    Knobs(2, 64, 4),
+    Knobs(1, 256, 1),
 ]
 
 
@@ -236,7 +231,7 @@ OVER_CHANNELS = {
 def test_channels_are_read_from_their_lanes(case, mode):
     """No convolution's result is copied to the plain layout; 22 channels are a partial block."""
     operator, attributes, reference = OVER_CHANNELS[case]
-    target, device, storage, dtype = mode
+    device = mode[1]
     weight = random((22, 3, 1, 1))
     nodes = [
         helper.make_node("Conv", ["x0", "w"], ["t"]),
@@ -248,15 +243,12 @@ def test_channels_are_read_from_their_lanes(case, mode):
     x = np.random.default_rng(3).integers(-1, 2, (1, 3, 6, 5)).astype(np.float32)
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.rint(weight), "w"))
     mixed = np.einsum("oc,nchw->nohw", np.rint(weight)[:, :, 0, 0], x).astype(np.float64)
-    got, metadata = run(
-        model, x, target=target, device=device, storage=storage, dtype=dtype, accumulate="fp32"
-    )
+    got, metadata = run(model, x, **options_of(mode))
     if reference is None:
         e = np.exp(mixed - mixed.max(1, keepdims=True))
         reference = lambda _: e / e.sum(1, keepdims=True)  # noqa: E731
-    assert_close(
-        got, reference(mixed).astype(got.dtype), STORED_AS_HALF if dtype == "fp16" else OPERATOR
-    )
+    table = STORED_AS_HALF if mode[3] == "fp16" else OPERATOR
+    assert_close(got, reference(mixed).astype(got.dtype), table)
     families = [s["family"] for s in metadata["schedules"].values()]
     # GPUs pack the input; a product keeps its lanes; a CPU's softmax is along pixels.
     copies = (device != "cpu") + (case == "product") + (case == "softmax" and device == "cpu")
@@ -271,8 +263,7 @@ def test_lanes_of_channels_are_read_as_vectors(tmp_path):
     ]
     model = build(nodes, {"x0": (1, 3, 6, 5)}, ["y"], {"w": random((22, 3, 1, 1))}, 11)
     run(model, target="opencl", device="adreno", storage="texture", dump_ir=tmp_path)
-    (source,) = tmp_path.glob("*export.0.opencl")
-    text = source.read_text()
+    text = dumped_source(tmp_path)
     text = text[text.index("__kernel void mean_kernel") :]
     assert len(re.findall(r"vload4\(0, \w+_rf\w*", text)) == 5
 

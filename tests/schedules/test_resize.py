@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from onnx import helper
-from support.checks import check_any_knobs, check_outputs, of_family
+from support.checks import check_any_knobs, check_outputs, dumped_source, of_family, options_of
 from support.operators import build, feeds_for, random
 from support.row_reductions import MODES, TURNS
 from support.turns import in_turn
@@ -56,21 +56,15 @@ def network(case, channels=10):
 
 @pytest.mark.parametrize(("case", "mode"), in_turn(CASES, MODES, *TURNS))
 def test_resizes_are_right(case, mode):
-    target, device, storage, dtype = mode
     model = network(case)
-    options = {
-        "target": target,
-        "device": device,
-        "storage": storage,
-        "dtype": dtype,
-        "accumulate": "fp32",
-    }
-    with tvmflow.compile(model, **options) as module:
-        check_outputs(model, module, feeds_for(model), dtype)
+    with tvmflow.compile(model, **options_of(mode)) as module:
+        check_outputs(model, module, feeds_for(model), mode[3])
         found = of_family(resize, module.metadata["schedules"])
     # Cubic modes have a function for each axis.
     assert len(found) == {"cubic": 4}.get(case, 2)
-    assert {choice["shape"]["lanes"] for choice in found.values()} >= {16 if device == "cpu" else 4}
+    assert {choice["shape"]["lanes"] for choice in found.values()} >= {
+        16 if mode[1] == "cpu" else 4
+    }
 
 
 @pytest.mark.parametrize("device", ["cpu", "adreno"])
@@ -84,10 +78,7 @@ def test_texels_are_read_and_written_whole(storage, tmp_path):
     """Two neighbours of two rows and columns take 8 reads of four channels, and 2 writes."""
     with tvmflow.compile(network("corners"), device="adreno", storage=storage, dump_ir=tmp_path):
         pass
-    (source,) = tmp_path.glob("*export.0.opencl")
-    text = source.read_text()
-    text = text[re.search(r"__kernel void fused_resize\w*_relu_kernel\([^)]*\) {", text).start() :]
-    text = text[: text.index("\n}")]
+    text = dumped_source(tmp_path, r"fused_resize\w*_relu_kernel")
     if storage == "texture":
         assert len(re.findall("read_imagef", text, re.IGNORECASE)) == 8
         assert text.count("write_imagef") == 2
@@ -102,5 +93,4 @@ def test_a_cpu_computes_a_row_in_vectors(tmp_path):
         found = of_family(resize, module.metadata["schedules"])
         blocked = [c for c in found.values() if c["shape"]["lanes"] == 16]
         assert blocked[0]["knobs"]["tile_w"] > 4
-    (source,) = tmp_path.glob("*export.0.opencl")
-    assert re.search(r"put_float16\(compute_intermediate_ptr", source.read_text())
+    assert re.search(r"put_float16\(compute_intermediate_ptr", dumped_source(tmp_path))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import helper
+from support.checks import check_outputs, options_of
+from support.onnx_models import expected
 from support.operators import build, feeds_for, random, single
 from support.row_reductions import MODES, TURNS, scheduled_text, schedules
 from support.turns import in_turn
 
 import tvmflow
 from tvmflow.schedules.row_reduction import Knobs
-from tvmflow.verify.tolerance import OPERATOR, STORED_AS_HALF, assert_close
+from tvmflow.verify.tolerance import NETWORK, OPERATOR, STORED_AS_HALF, assert_close
 
 pytestmark = pytest.mark.opencl
 
@@ -33,13 +34,10 @@ def affine(*shape):
 
 def check(model, reference, x, families, mode, table=OPERATOR):
     """Compile for a mode, compare with float64, and return the families of the kernels."""
-    target, device, storage, dtype = mode
-    with tvmflow.compile(
-        model, target=target, device=device, storage=storage, dtype=dtype, accumulate="fp32"
-    ) as m:
+    with tvmflow.compile(model, **options_of(mode)) as m:
         (got,) = m(**{m.inputs[0].name: x}).values()
         found = [s["family"] for s in m.metadata["schedules"].values()]
-    table = STORED_AS_HALF if dtype == "fp16" else table
+    table = STORED_AS_HALF if mode[3] == "fp16" else table
     assert_close(got, reference.astype(np.float32), table)
     assert [f for f in found if f in ("softmax", "normalization")] == families
     return found
@@ -88,7 +86,7 @@ def test_rows_that_a_mask_leaves_out(device):
     shapes = {"x0": (2, 5, 37), "x1": (2, 5, 1)}
     model = build(nodes, shapes, ["y"], {"zero": np.float32(0)})
     feeds = feeds_for(model)
-    (reference,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    (reference,) = expected(model, feeds)
     assert 0 < (reference == 0).all(-1).sum() < 10
     with tvmflow.compile(model, target="opencl", device=device) as module:
         assert_close(module(**feeds)["y"], reference, OPERATOR)
@@ -118,8 +116,6 @@ def test_normalization_with_its_scale_and_bias(case, mode):
     reference = normal(x.astype(np.float64), axes) * scale + bias
     model = single(operator, [shape], constants, **attributes)
     # The mean is rounded to 2^-24 of itself, which is 100 times the deviation.
-    from tvmflow.verify.tolerance import NETWORK
-
     assert check(model, reference, x, ["normalization"], mode, NETWORK) == ["normalization"]
 
 
@@ -158,7 +154,7 @@ def normalized_convolution(channels=22, operator="LeakyRelu"):
 def test_the_blocked_layout_is_kept(operator, mode):
     model = normalized_convolution(operator=operator)
     feeds = feeds_for(model)
-    reference = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
+    (reference,) = expected(model, feeds)
     found = check(model, reference, feeds["x0"], ["normalization"], mode)
     # At most one conversion of the input and one of the output are left.
     assert found.count("moving") <= 2
@@ -211,22 +207,15 @@ def test_few_long_rows_are_shared_by_groups(log, mode):
     """Two kernels compute the maximum, two the sum, and one the rest."""
     x = random((2, 70003), 3)
     model = single("LogSoftmax" if log else "Softmax", [x.shape], axis=1)
-    target, device, storage, dtype = mode
-    options = {
-        "target": target,
-        "device": device,
-        "storage": storage,
-        "dtype": dtype,
-        "accumulate": "fp32",
-    }
-    with tvmflow.compile(model, **options) as module:
+    with tvmflow.compile(model, **options_of(mode)) as module:
         (choice,) = (c for c in module.metadata["schedules"].values() if c["family"] == "softmax")
         assert choice["knobs"]["splits"] > 1
         own = [k for k in module.metadata["kernels"] if k["family"] == "softmax"]
-        assert len(own) == (5 if target == "opencl" else 1)
+        assert len(own) == (5 if mode[0] == "opencl" else 1)
         reference = softmax(x.astype(np.float64), 1)
         reference = (np.log(reference) if log else reference).astype(np.float32)
-        assert_close(module(x0=x)["y"], reference, STORED_AS_HALF if dtype == "fp16" else OPERATOR)
+        table = STORED_AS_HALF if mode[3] == "fp16" else OPERATOR
+        assert_close(module(x0=x)["y"], reference, table)
 
 
 @pytest.mark.parametrize("mode", MODES[2:])
@@ -239,7 +228,7 @@ def test_long_rows_of_blocked_channels_are_shared_by_groups(mode):
     constants = {"w": random((6, 5, 1, 1)), **affine(6)}
     model = build(nodes, {"x0": (1, 5, 130, 127)}, ["y"], constants)
     feeds = feeds_for(model)
-    reference = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
+    (reference,) = expected(model, feeds)
     check(model, reference, feeds["x0"], ["normalization"], mode)
     found = schedules(model, mode[1], storage=mode[2])
     (norm,) = [s for s in found.values() if s.family == "normalization"]
@@ -267,12 +256,8 @@ def test_vectors_of_cuda_are_aligned(length, tmp_path):
 def test_requested_statistics_are_computed():
     node = helper.make_node("LayerNormalization", ["x0", "s", "b"], ["y", "m", "d"])
     model = build([node], {"x0": (4, 30)}, ["y", "m", "d"], affine(30))
-    feeds = feeds_for(model)
-    references = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
     with tvmflow.compile(model, target="llvm") as module:
-        outputs = module(**feeds)
-        for info, reference in zip(module.outputs, references, strict=True):
-            assert_close(outputs[info.name], reference, OPERATOR, info.name)
+        check_outputs(model, module, feeds_for(model), table=OPERATOR)
 
 
 def test_families_of_a_network():
@@ -299,8 +284,6 @@ def test_trees_have_no_races(under_oclgrind):
     constants["g"] = random((1999,))
     shapes = {"x0": (1, 5, 17, 19), "x1": (20, 1999)}
     model = build(nodes, shapes, list("pqrmna"), constants, element_type=None)
-    feeds = feeds_for(model)
-    references = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
     # Two groups share the rows of the softmax, too.
     knobs = {"softmax": vars(Knobs(2, 64, 1))}
     options = {"target": "opencl", "device": "adreno", "storage": "texture", "knobs": knobs}
@@ -309,6 +292,4 @@ def test_trees_have_no_races(under_oclgrind):
         assert chosen["softmax"]["source"] == "given"
         assert sum(s["knobs"].get("group_size", 1) > 1 for s in chosen.values()) >= 6
         assert len(module.metadata["kernels"]) > len(chosen)
-        outputs = under_oclgrind()(module, feeds)
-        for info, reference in zip(module.outputs, references, strict=True):
-            assert_close(outputs[info.name], reference, OPERATOR, info.name)
+        check_outputs(model, module, feeds_for(model), run=under_oclgrind(), table=OPERATOR)

@@ -6,10 +6,10 @@ from contextlib import closing
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
+from support.onnx_models import expected, model_of
 
 import tvmflow
 
@@ -27,36 +27,22 @@ COLUMNS = {
 EVERY = [c if c == "llvm" else pytest.param(c, marks=pytest.mark.slow) for c in COLUMNS]
 
 
-def model_of(op_type, feeds, constants=None, **attributes):
+def one(op_type, feeds, constants=None, **attributes):
     """Build one operator, whose constants follow its inputs; ``None`` omits an input."""
-    constants = constants or {}
-    names = [*feeds, *(name if array is not None else "" for name, array in constants.items())]
-    graph = helper.make_graph(
-        [helper.make_node(op_type, names, ["y"], name="node", **attributes)],
-        "one",
-        [
-            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-            for n, a in feeds.items()
-        ],
-        [onnx.ValueInfoProto(name="y")],
-        [onnx.numpy_helper.from_array(a, n) for n, a in constants.items() if a is not None],
-    )
-    opset = [helper.make_opsetid("", 17)]
-    return onnx.shape_inference.infer_shapes(
-        helper.make_model(graph, opset_imports=opset, ir_version=8)
-    )
+    given = {name: array for name, array in (constants or {}).items() if array is not None}
+    names = [*feeds, *(name if name in given else "" for name in constants or {})]
+    node = helper.make_node(op_type, names, ["y"], name="node", **attributes)
+    inputs = {name: (array.shape, array.dtype) for name, array in feeds.items()}
+    return onnx.shape_inference.infer_shapes(model_of([node], inputs, "y", given))
 
 
 def check(model, feeds, column, **options):
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
     with closing(tvmflow.compile(model, **COLUMNS[column], **options)) as module:
         for values in feeds:
-            (expected,) = session.run(None, values)
+            (right,) = expected(model, values)
             (got,) = module(values)
-            assert got.dtype == expected.dtype
-            np.testing.assert_array_equal(got, expected)
+            assert got.dtype == right.dtype
+            np.testing.assert_array_equal(got, right)
         return [kernel["family"] for kernel in module.metadata["kernels"]]
 
 
@@ -69,7 +55,7 @@ def test_positions(shape, column):
     feeds = [{"x": np.where(rng.random(shape) < part, x, 0)} for part in (0, 0.3, 1)]
     feeds.append({"x": np.full(shape, np.nan, np.float32)})
     feeds.append({"x": np.full(shape, -0.0, np.float32)})
-    families = check(model_of("NonZero", feeds[0]), feeds, column)
+    families = check(one("NonZero", feeds[0]), feeds, column)
     assert "compaction" in families
 
 
@@ -77,10 +63,10 @@ def test_positions(shape, column):
 def test_positions_of_other_types(dtype):
     rng = np.random.default_rng(3)
     feeds = {"x": rng.integers(0, 3, (5, 7)).astype(dtype)}
-    (expected,) = ReferenceEvaluator(model := model_of("NonZero", feeds)).run(None, feeds)
+    (right,) = ReferenceEvaluator(model := one("NonZero", feeds)).run(None, feeds)
     for column in ("llvm", "adreno"):
         with closing(tvmflow.compile(model, **COLUMNS[column])) as module:
-            np.testing.assert_array_equal(module(feeds)["y"], expected)
+            np.testing.assert_array_equal(module(feeds)["y"], right)
 
 
 @pytest.mark.parametrize("groups", [1, 3, 64])
@@ -89,7 +75,7 @@ def test_any_knobs_of_compaction(groups):
     feeds = [{"x": (rng.random((11, 97)) < 0.5).astype(np.float32)}]
     for column, size in (("cpu", 1), ("adreno", 8), ("nvidia", 256)):
         knobs = {"compaction": {"groups": groups, "group_size": size}}
-        check(model_of("NonZero", feeds[0]), feeds, column, knobs=knobs)
+        check(one("NonZero", feeds[0]), feeds, column, knobs=knobs)
 
 
 def boxes_of(rng, shape, kind, centered):
@@ -132,7 +118,7 @@ def test_boxes_that_do_not_overlap(centered, kind, column):
             "most": np.array([most]), "iou": np.float32([iou]),
             "threshold": None if threshold is None else np.float32([threshold]),
         }  # fmt: skip
-        model = model_of("NonMaxSuppression", feeds[0], limits, center_point_box=centered)
+        model = one("NonMaxSuppression", feeds[0], limits, center_point_box=centered)
         assert "nms" in check(model, feeds, column)
 
 
@@ -143,7 +129,7 @@ def test_of_equal_scores_the_first_is_taken(column):
     boxes = np.concatenate([corner, corner, corner + 1, corner + 1], -1)[None]
     feeds = [{"b": boxes, "s": np.full((1, 1, 600), 0.5, np.float32)}]
     limits = {"most": np.array([9]), "iou": np.float32([0.5])}
-    check(model_of("NonMaxSuppression", feeds[0], limits), feeds, column)
+    check(one("NonMaxSuppression", feeds[0], limits), feeds, column)
 
 
 @pytest.mark.parametrize("column", ["llvm", "adreno"])
@@ -151,23 +137,20 @@ def test_boxes_beyond_a_bound_are_counted(column):
     """Each class counts its boxes, although they are not stored."""
     rng = np.random.default_rng(7)
     b, s = boxes_of(rng, (2, 40), "any", 0), np.float32(rng.random((2, 3, 40)))
-    model = model_of(
+    model = one(
         "NonMaxSuppression", {"b": b, "s": s}, {"most": np.array([30]), "iou": np.float32([0.3])}
     )
-    session = onnxruntime.InferenceSession(model.SerializeToString())
     counts = []
     with closing(tvmflow.compile(model, **COLUMNS[column], bounds={"node": 5})) as module:
         for least in (2, 0.99, 0.9, 0):
             feeds = {"b": b, "s": np.where(s > least, s, np.float32(np.nan))}
             # Without a threshold ONNX Runtime sorts NaN anywhere.
-            (expected,) = session.run(None, {"b": b, "s": np.where(s > least, s, -np.inf)})
-            expected = expected[
-                np.isfinite(feeds["s"][tuple(expected[:, axis] for axis in range(3))])
-            ]
+            (right,) = expected(model, {"b": b, "s": np.where(s > least, s, -np.inf)})
+            right = right[np.isfinite(feeds["s"][tuple(right[:, axis] for axis in range(3))])]
             found = module.run_network(feeds)
             counts.append(int(found["node.count"]))
-            assert counts[-1] == len(expected)
-            np.testing.assert_array_equal(found["y"][: counts[-1]], expected[:5])
+            assert counts[-1] == len(right)
+            np.testing.assert_array_equal(found["y"][: counts[-1]], right[:5])
     assert counts[0] == 0 < counts[1] <= 5 < counts[2]
 
 
@@ -186,7 +169,7 @@ def test_limits_at_run_time(column):
             (0, 0.5, 0), (3, 0.5, 0.5), (2**62, 0.25, 2), (100, 0.9, -1), (-5, 0.5, 0)
         )
     ]  # fmt: skip
-    check(model_of("NonMaxSuppression", feeds[0]), feeds, column)
+    check(one("NonMaxSuppression", feeds[0]), feeds, column)
 
 
 def test_nan_scores_are_never_selected():
@@ -195,7 +178,7 @@ def test_nan_scores_are_never_selected():
         "b": np.float32([[[0, 0, 1, 1], [2, 2, 3, 3], [4, 4, 5, 5]]]),
         "s": np.float32([[[np.nan, -np.inf, 1]]]),
     }
-    model = model_of("NonMaxSuppression", feeds, {"most": np.array([9])})
+    model = one("NonMaxSuppression", feeds, {"most": np.array([9])})
     for column in ("llvm", "adreno"):
         with closing(tvmflow.compile(model, **COLUMNS[column])) as module:
             assert module(feeds)["y"].tolist() == [[0, 0, 2], [0, 0, 1]]
@@ -204,6 +187,6 @@ def test_nan_scores_are_never_selected():
 def test_without_a_limit_no_boxes_are_selected():
     """Without a limit ONNX selects none."""
     feeds = {"b": np.zeros((1, 5, 4), np.float32), "s": np.ones((1, 1, 5), np.float32)}
-    model = model_of("NonMaxSuppression", feeds)
+    model = one("NonMaxSuppression", feeds)
     with closing(tvmflow.compile(model, target="llvm")) as module:
         assert module(feeds)["y"].shape == (0, 3)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import helper
+from support.checks import check_outputs, dumped_source
 from support.first_stages import chosen_schedules
 from support.operators import build, feeds_for, random
 
 import tvmflow
-from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
 pytestmark = pytest.mark.opencl
 
@@ -46,32 +45,17 @@ def knobs_for(schedules, **changes):
     return {name: {**choice["knobs"], **changes} for name, choice in windows.items()}
 
 
-def body(source, kernel):
-    """Return the text of a kernel."""
-    text = source[re.search(rf"__kernel void \w*{kernel}\w*\([^)]*\) {{", source).start() :]
-    return text[: text.index("\n}")]
-
-
 def run(model, mode, changes, folder=None, run_module=None):
     """Compile with changed knobs and compare with ONNX Runtime; the source is in the folder."""
     device, storage, dtype = mode
-    options = {
-        "target": "opencl",
-        "device": device,
-        "storage": storage,
-        "dtype": dtype,
-        "accumulate": "fp32",
-    }
+    options = {"target": "opencl", "device": device, "storage": storage, "dtype": dtype}
     # PoCL has no arithmetic of halves.
     options["accumulate"] = "fp32"
     knobs = knobs_for(chosen_schedules(model, **options), **changes)
-    feeds = feeds_for(model)
-    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
     with tvmflow.compile(model, **options, knobs=knobs, dump_ir=folder) as module:
         taken = module.metadata["schedules"]
         assert all(taken[name]["source"] == "given" for name in knobs)
-        outputs = run_module(module, feeds) if run_module else module(**feeds)
-        assert_close(outputs["y"], expected, STORED_AS_HALF if dtype == "fp16" else NETWORK)
+        check_outputs(model, module, feeds_for(model), dtype, run=run_module)
 
 
 MODES = [
@@ -98,8 +82,7 @@ def test_every_input_of_a_tile_is_read_once(storage, tmp_path):
         changes = {"tile_h": 3, "tile_w": 4, "reuse_rows": reuse, "split_borders": False}
         folder = tmp_path / str(reuse)
         run(network(3, 1, 1), ("adreno", storage, "fp32"), changes, folder)
-        (source,) = folder.glob("*export.0.opencl")
-        text = body(source.read_text(), "pool")
+        text = dumped_source(folder, r"\w*pool\w*")
         read = "read_imagef" if storage == "texture" else r"at_float4\(t_ptr"
         reads[reuse] = len(re.findall(read, text, re.IGNORECASE))
         # A loop over rows would index registers.

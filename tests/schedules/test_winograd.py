@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import logging
 import re
+from contextlib import closing
 from fractions import Fraction
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+from support.onnx_models import expected, model_of
 from support.turns import in_turn
 
 import tvmflow
@@ -81,8 +82,7 @@ def network(inputs, outputs, height, width, pads=(1, 1, 1, 1), batch=1, before=F
     shape = (outputs, inputs // groups, kernel, kernel)
     weight = rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
     bias = rng.standard_normal(outputs)
-    arrays = {"w": weight, "b": bias}
-    weights = [numpy_helper.from_array(a.astype(np.float32), n) for n, a in arrays.items()]
+    constants = {"w": weight.astype(np.float32), "b": bias.astype(np.float32)}
     nodes = [helper.make_node("Tanh", ["x"], ["t"])] if before else []
     last = "t" if before else "x"
     nodes += [
@@ -91,14 +91,7 @@ def network(inputs, outputs, height, width, pads=(1, 1, 1, 1), batch=1, before=F
     same = inputs == outputs and pads == (1, 1, 1, 1) and not attributes
     nodes += [helper.make_node("Add", ["c", last], ["r"])] if same else []
     nodes += [helper.make_node("Relu", ["r" if same else "c"], ["y"])]
-    graph = helper.make_graph(
-        nodes,
-        "winograd",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (batch, inputs, height, width))],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        weights,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    model = model_of(nodes, {"x": (batch, inputs, height, width)}, "y", constants, opset=18)
     return onnx.shape_inference.infer_shapes(model)
 
 
@@ -122,7 +115,7 @@ def run(model, dtype="fp32", **options):
     """Check a network's results and return the module's metadata."""
     shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
     x = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
-    reference = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
+    (reference,) = expected(model, {"x": x})
     with tvmflow.compile(model, dtype=dtype, **options) as module:
         tolerance = OPERATOR["float16" if dtype == "fp16" else "float32"]
         result = compare("y", module(x=x)["y"], reference, tolerance)
@@ -136,13 +129,8 @@ def run(model, dtype="fp32", **options):
     in_turn(itertools.product(WINOGRAD, CASES), KINDS, [kind.id for kind in KINDS]),
 )
 def test_right_numbers(algorithm, case, device, storage):
-    meta = run(
-        network(*CASES[case]),
-        target="opencl",
-        device=device,
-        storage=storage,
-        algorithms={"layer": algorithm},
-    )
+    options = {"target": "opencl", "device": device, "storage": storage}
+    meta = run(network(*CASES[case]), algorithms={"layer": algorithm}, **options)
     families = [entry["family"] for entry in meta["schedules"].values()]
     assert [f for f in families if "winograd" in f or "conv" in f] == [
         "winograd_input",
@@ -159,15 +147,8 @@ def test_on_llvm(algorithm):
 @pytest.mark.opencl
 @pytest.mark.parametrize(("device", "storage"), [("cpu", "buffer"), ("adreno", "texture")])
 def test_f2_stored_in_16_bits(device, storage):
-    meta = run(
-        network(64, 64, 9, 7),
-        dtype="fp16",
-        accumulate="fp32",
-        target="opencl",
-        device=device,
-        storage=storage,
-        algorithms={"layer": "winograd2"},
-    )
+    options = {"dtype": "fp16", "accumulate": "fp32", "algorithms": {"layer": "winograd2"}}
+    meta = run(network(64, 64, 9, 7), target="opencl", device=device, storage=storage, **options)
     stored = {p["tensor"]: p["stored_as"] for p in meta["placements"]}
     (tiles,) = (kind for name, kind in stored.items() if name.endswith("_tiles"))
     assert tiles == "float16"
@@ -196,11 +177,9 @@ def test_f4_would_lose_too_much_of_16_bits():
 @pytest.mark.nvcc
 @pytest.mark.parametrize("algorithm", WINOGRAD)
 def test_it_compiles_for_cuda(algorithm):
-    module = tvmflow.compile(network(18, 30, 13, 9), target="cuda", algorithms={"layer": algorithm})
-    try:
+    options = {"target": "cuda", "algorithms": {"layer": algorithm}}
+    with closing(tvmflow.compile(network(18, 30, 13, 9), **options)) as module:
         assert sum("winograd" in kernel["name"] for kernel in module.metadata["kernels"]) == 3
-    finally:
-        module.close()
 
 
 # -- the kernels --------------------------------------------------------------------------------
@@ -243,8 +222,7 @@ def test_no_kernel_goes_out_of_bounds(algorithm, device, storage, under_oclgrind
     ) as module:
         assert any("winograd_output" in kernel["name"] for kernel in module.metadata["kernels"])
         outputs = under_oclgrind()(module, {"x": x})
-    reference = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
-    assert_close(outputs["y"], reference, OPERATOR)
+    assert_close(outputs["y"], expected(model, {"x": x})[0], OPERATOR)
 
 
 # -- the choice ---------------------------------------------------------------------------------
@@ -314,14 +292,9 @@ def test_depthwise_convolutions_refuse_winograd():
 
 
 def test_fp16_refuses_f4():
+    options = {"target": "opencl", "device": "adreno", "dtype": "fp16"}
     with pytest.raises(CompileError, match="16 bits") as caught:
-        tvmflow.compile(
-            network(18, 30, 13, 9),
-            target="opencl",
-            device="adreno",
-            dtype="fp16",
-            algorithms={"layer": "winograd4"},
-        )
+        tvmflow.compile(network(18, 30, 13, 9), algorithms={"layer": "winograd4"}, **options)
     assert '`dtype="fp32"`' in str(caught.value)
 
 
