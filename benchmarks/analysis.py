@@ -20,7 +20,7 @@ from typing import Any
 import analysis_kernels as kernels
 import numpy as np
 import tvm
-from common import arguments, report, summary, write_json
+from common import arguments, in_turn, report, summary, write_json
 from tvm import tirx
 from tvm.script import tirx as T
 
@@ -185,13 +185,8 @@ def measured(series: Series, result: Result, device: Device, rounds: int) -> Res
     if result.not_shown:
         return result
     runs = {name: device.prepare(function) for name, function in series.kernels.items()}
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for number in range(rounds + 1):
-        for name, run in runs.items():
-            took = run()
-            # The first one brings memory into place.
-            if number:
-                times[name].append(took)
+    # The first run brings memory into place.
+    times = in_turn(runs, rounds=rounds, warmup=1, timed=lambda run: run())
     pairs = tuple(_judged(pair, times) for pair in result.pairs)
     spreads = {name: summary(taken) for name, taken in times.items()}
     return Result(result.property, result.unit, result.predicted, spreads, pairs)

@@ -48,6 +48,29 @@ def arguments(doc: str, **defaults: Any) -> argparse.ArgumentParser:
     return parser
 
 
+def network_of(
+    nodes: Sequence[Any],
+    inputs: Mapping[str, Any],
+    output: str = "y",
+    weights: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return an ONNX model of these nodes, with inputs of the arrays' shapes and dtypes."""
+    import onnx
+    from onnx import helper
+
+    def typed(name: str, array: Any) -> Any:
+        return helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+        )
+
+    result = helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None)
+    values = [onnx.numpy_helper.from_array(array, n) for n, array in (weights or {}).items()]
+    graph = helper.make_graph(
+        nodes, "network", [typed(*i) for i in inputs.items()], [result], values
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
 def missing(target: str) -> str | None:
     """Return what a comparison with PyTorch lacks here; only ``cuda`` needs a GPU."""
     if not find_spec("torch"):
@@ -60,21 +83,31 @@ def missing(target: str) -> str | None:
 
 
 def in_turn(
-    candidates: Mapping[str, Callable[[], Any]], *, rounds: int = 30, warmup: int = 3
+    candidates: Mapping[str, Callable[[], Any]],
+    *,
+    rounds: int = 30,
+    warmup: int = 3,
+    clock: Callable[[], float] = time.perf_counter,
+    timed: Callable[[Callable[[], Any]], float] | None = None,
 ) -> dict[str, list[float]]:
     """Time each candidate once a round, one after the other; milliseconds.
 
-    Whatever disturbs the machine for a while disturbs all of them.
+    Whatever disturbs the machine for a while disturbs all of them.  ``timed`` runs a candidate and
+    returns a time in units of its own.
     """
+
+    def by_clock(run: Callable[[], Any]) -> float:
+        started = clock()
+        run()
+        return (clock() - started) * 1e3
+
     for run in candidates.values():
         for _ in range(warmup):
             run()
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(rounds):
         for name, run in candidates.items():
-            started = time.perf_counter()
-            run()
-            times[name].append((time.perf_counter() - started) * 1e3)
+            times[name].append((timed or by_clock)(run))
     return times
 
 
@@ -88,25 +121,17 @@ def in_blocks(candidates: Mapping[str, Callable[[], Any]]) -> dict[str, list[flo
         for name, run in candidates.items():
             time.sleep(PAUSE_S)
             run()
-            end = time.perf_counter() + BLOCK_S
-            while (started := time.perf_counter()) < end or len(times[name]) < BLOCKS:
-                run()
-                times[name].append((time.perf_counter() - started) * 1e3)
+            times[name] += calls_for(BLOCK_S, run)
     return times
 
 
-def cpu_times(
-    candidates: Mapping[str, Callable[[], Any]], *, rounds: int
-) -> dict[str, list[float]]:
-    """Return the CPU time of each candidate once a round, one after the other; milliseconds."""
-    times: dict[str, list[float]] = {name: [] for name in candidates}
-    for run in candidates.values():
+def calls_for(seconds: float, run: Callable[[], Any], least: int = 1) -> list[float]:
+    """Return the times of calls one after the other for so long; milliseconds."""
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while (started := time.perf_counter()) < end or len(times) < least:
         run()
-    for _ in range(rounds):
-        for name, run in candidates.items():
-            started = time.process_time()
-            run()
-            times[name].append((time.process_time() - started) * 1e3)
+        times.append((time.perf_counter() - started) * 1e3)
     return times
 
 
@@ -121,15 +146,10 @@ def summary(times_ms: Sequence[float]) -> dict[str, float]:
     }
 
 
-def in_process(
-    code: str,
-    *arguments: str,
-    env: Mapping[str, str] | None = None,
-    python: str = sys.executable,
-) -> dict[str, Any]:
+def in_process(code: str, *arguments: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Run Python code in a fresh process; it prints one JSON object on its last line."""
     result = subprocess.run(
-        [python, "-c", code, *arguments],
+        [sys.executable, "-c", code, *arguments],
         env={**os.environ, **(env or {})},
         capture_output=True,
         text=True,
@@ -142,11 +162,8 @@ def in_process(
 
 def machine() -> dict[str, Any]:
     """Return the processor, its cores, the system and the versions of what is measured."""
-    cpu = platform.processor()
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            cpu = line.split(":", 1)[1].strip()
-            break
+    facts = Path("/proc/cpuinfo").read_text().splitlines()
+    names = (line.split(":", 1)[1].strip() for line in facts if line.startswith("model name"))
     versions = {}
     for package in _PACKAGES:
         try:
@@ -154,7 +171,7 @@ def machine() -> dict[str, Any]:
         except metadata.PackageNotFoundError:
             continue
     return {
-        "cpu": cpu,
+        "cpu": next(names, platform.processor()),
         "cores": len(os.sched_getaffinity(0)),
         "system": platform.platform(),
         "python": platform.python_version(),

@@ -77,6 +77,18 @@ class Record:
         """Return the arguments of the task."""
         return Arguments.read(self.trial)
 
+    @cached_property
+    def kernel(self) -> Kernel:
+        """Return the convolution's kernel for each choice."""
+        return self.arguments.convolved(self.choices)
+
+    def times(self, constants: Constants) -> Array:
+        """Predict the seconds of the choices, as AutoTVM runs them."""
+        one = self.arguments
+        moved = [count * one.precision.stored for count in (one.inputs, one.weights)]
+        copies = sum(copying(bytes_, self.gpu, constants) for bytes_ in moved)
+        return np.asarray(seconds(self.kernel, self.gpu, constants)) + copies
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -247,65 +259,32 @@ def place(times: Array) -> float:
     return float(np.mean(np.where(close, 0.5, rest < first)))
 
 
-class Stacked:
-    """Choices of many records, concatenated in arrays."""
-
-    def __init__(self, some: Sequence[Record]):
-        self.records = some
-        self.parts = []
-        for gpu in JOURNALS.values():
-            chosen = [(n, r) for n, r in enumerate(some) if r.gpu is gpu]
-            if chosen:
-                kernels = [(r.arguments.convolved(r.choices), len(r.choices)) for _, r in chosen]
-                stacked = Kernel(
-                    *(
-                        np.concatenate([np.broadcast_to(value, (n,)) for value, n in same])
-                        for same in zip(
-                            *([(v, n) for v in vars(k).values()] for k, n in kernels), strict=True
-                        )
-                    )
-                )
-                self.parts.append((gpu, [n for n, _ in chosen], stacked))
-
-    def times(self, constants: Constants) -> list[Array]:
-        """Predict the seconds of each record's choices, as AutoTVM runs them."""
-        found: dict[int, Array] = {}
-        for gpu, numbers, kernel in self.parts:
-            ends = np.cumsum([len(self.records[n].choices) for n in numbers])[:-1]
-            split = np.split(np.asarray(seconds(kernel, gpu, constants)), ends)
-            for n, times in zip(numbers, split, strict=True):
-                one = self.records[n].arguments
-                moved = [count * one.precision.stored for count in (one.inputs, one.weights)]
-                found[n] = times + sum(copying(bytes_, gpu, constants) for bytes_ in moved)
-        return [found[n] for n in range(len(self.records))]
-
-
-def loss(vector: Array, training: Stacked) -> float:
+def loss(vector: Array, training: Sequence[Record]) -> float:
     """Return the number that the fit minimises.
 
     It sums the errors of the measured times (of their logarithms), the share of alternatives that
     are predicted to be faster, and the distance of the constants from the start of the fit.
     """
-    total = 0.0
-    times = training.times(Constants(*np.exp(vector)))
-    for record, predicted in zip(training.records, times, strict=True):
+    total, constants = 0.0, Constants(*np.exp(vector))
+    for record in training:
+        predicted = record.times(constants)
         error = abs(np.log(predicted[0] / record.trial.cost))
         beyond = np.log(predicted[0] / predicted[1:]) / SOFT
         faster = np.mean(1 / (1 + np.exp(-np.clip(beyond, -30, 30))))
         total += min(error, 1.0) + 2 * min(faster, 0.5)
     odd = np.sum(((vector - np.log(astuple(START))) / SPREAD) ** 2)
-    return float(total / len(times) + 0.001 * odd)
+    return float(total / len(training) + 0.001 * odd)
 
 
 def fit(training: Sequence[Record], seed: int, rounds: int = 120, drawn: int = 20) -> Constants:
     """Fit constants by the cross-entropy method: draw, keep the best quarter, draw around it."""
-    generator, stacked = np.random.default_rng(seed), Stacked(training)
+    generator = np.random.default_rng(seed)
     mean = np.log(astuple(START))
     spread = np.eye(len(mean)) * SPREAD**2
     best = (np.inf, mean)
     for _ in range(rounds):
         vectors = generator.multivariate_normal(mean, spread, size=drawn)
-        losses = [loss(vector, stacked) for vector in vectors]
+        losses = [loss(vector, training) for vector in vectors]
         order = np.argsort(losses)[: drawn // 4]
         best = min(best, (losses[order[0]], vectors[order[0]]), key=lambda pair: pair[0])
         step = vectors[order] - mean
@@ -317,7 +296,8 @@ def fit(training: Sequence[Record], seed: int, rounds: int = 120, drawn: int = 2
 def judged(some: Sequence[Record], constants: Constants, seed: int) -> list[dict[str, Any]]:
     """Return time and place of each record."""
     rows = []
-    for record, times in zip(some, Stacked(some).times(constants), strict=True):
+    for record in some:
+        times = record.times(constants)
         ours = own_times(record, own_space(record, seed), constants)
         rows.append({
             "log": record.log, "gpu": record.gpu.name, "task": record.trial.workload.signature,

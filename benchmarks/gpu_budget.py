@@ -140,24 +140,25 @@ class Change:
     now: float
 
     @property
+    def limit(self) -> float:
+        """Return the worst number within the margin."""
+        return self.budget * (1 - MARGIN if self.figure.more else 1 + MARGIN)
+
+    @property
     def is_worse(self) -> bool:
         """Return whether the figure is worse by more than the margin."""
-        if self.figure.more:
-            return self.now < self.budget * (1 - MARGIN)
-        return self.now > self.budget * (1 + MARGIN)
+        return self.now < self.limit if self.figure.more else self.now > self.limit
 
     @property
     def is_better(self) -> bool:
         """Return whether the figure is better by more than the margin."""
-        change = Change(self.place, self.kernel, self.figure, self.now, self.budget)
-        return change.is_worse
+        return Change(self.place, self.kernel, self.figure, self.now, self.budget).is_worse
 
     def __str__(self) -> str:
-        limit = self.budget * (1 - MARGIN if self.figure.more else 1 + MARGIN)
         bound = "at least" if self.figure.more else "at most"
         return (
             f"{self.place}, {self.kernel}: {self.figure.name} {self.now:g} where {bound} "
-            f"{limit:.4g} was expected ({self.figure.meaning})."
+            f"{self.limit:.4g} was expected ({self.figure.meaning})."
         )
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from common import arguments, in_process, report, write_json
-from onnx import TensorProto, helper, numpy_helper
+from common import arguments, in_process, network_of, report, write_json
+from onnx import helper
 from zoo_speed import OURS, driver
 
 #: Lengths of the chains; processes of each; threads.
@@ -32,17 +32,12 @@ def chain(length: int) -> onnx.ModelProto:
     generator = np.random.default_rng(0)
     weights = generator.standard_normal((length, 16, 16, 1, 1)).astype(np.float32) / 4
     names = ["x", *(f"y{index}" for index in range(length))]
-    graph = helper.make_graph(
-        [
-            helper.make_node("Conv", [names[i], f"w{i}"], [names[i + 1]], kernel_shape=[1, 1])
-            for i in range(length)
-        ],
-        "chain",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 16, 4, 4))],
-        [helper.make_tensor_value_info(names[-1], TensorProto.FLOAT, (1, 16, 4, 4))],
-        [numpy_helper.from_array(weight, f"w{i}") for i, weight in enumerate(weights)],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    nodes = [
+        helper.make_node("Conv", [names[i], f"w{i}"], [names[i + 1]], kernel_shape=[1, 1])
+        for i in range(length)
+    ]
+    values = {f"w{i}": weight for i, weight in enumerate(weights)}
+    return network_of(nodes, {"x": np.empty((1, 16, 4, 4), np.float32)}, names[-1], values)
 
 
 #: Code of a process: for each length, the least of five means of 300 calls.

@@ -12,8 +12,8 @@ from unittest import mock
 
 import numpy as np
 import onnx
-from common import arguments, in_turn, report, write_json
-from onnx import TensorProto, helper
+from common import arguments, in_turn, network_of, report, write_json
+from onnx import helper
 
 import tvmflow
 from tvmflow.frontend.ops import indexing
@@ -39,17 +39,8 @@ def network(
     if operator == "ScatterND":
         feeds["i"] = rng.permutation(data[0])[: indices[0], None]
         feeds["u"] = rng.standard_normal([indices[0], *data[1:]]).astype(np.float32)
-    inputs = [
-        helper.make_tensor_value_info(
-            name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
-        )
-        for name, array in feeds.items()
-    ]
     node = helper.make_node(operator, [*feeds], ["y"], **attributes)
-    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph([node], "g", inputs, [output])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    return model, feeds
+    return network_of([node], feeds), feeds
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ from common import (
     summary,
     write_json,
 )
+from peers import onnxruntime
 
 import tvmflow
 from tvmflow.models import build as build_model
@@ -82,11 +83,8 @@ def first_calls(module: Path, repeats: int) -> dict[str, list[float]]:
         with tempfile.TemporaryDirectory() as cache:
             for kind in times:
                 with tempfile.TemporaryDirectory() as driver_cache:
-                    env = {
-                        "TVMFLOW_CACHE_DIR": cache,
-                        "POCL_CACHE_DIR": driver_cache,
-                        "NEO_CACHE_DIR": driver_cache,
-                    }
+                    env = dict.fromkeys(("POCL_CACHE_DIR", "NEO_CACHE_DIR"), driver_cache)
+                    env["TVMFLOW_CACHE_DIR"] = cache
                     times[kind].append(in_process(FIRST_CALL, str(module), env=env)["ms"])
     return times
 
@@ -95,26 +93,24 @@ def main() -> None:
     """Measure everything side by side and write the results."""
     options = arguments(__doc__, size=224).parse_args()
     device = opencl_device()
-    import onnxruntime
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "mobilenet_v2.onnx"
         build_model("mobilenet_v2", path, size=options.size)
         shape = (1, 3, options.size, options.size)
         feed = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        theirs = onnxruntime(path, feed)
         module = tvmflow.compile(path, target="opencl")
         saved = module.save(Path(folder) / "mobilenet_v2.so")
         stock = stock_runner(path, feed)
 
-        reference = session.run(None, {"input": feed})[0]
+        reference = theirs()
         scale = np.abs(reference).max()
         results = {"tvmflow": module(input=feed)["output"], "stock TVM": stock()}
         errors = {n: float(np.abs(y - reference).max() / scale) for n, y in results.items()}
         times = in_blocks({
             "tvmflow": lambda: module(input=feed),
             "stock TVM": stock,
-            "ONNX Runtime": lambda: session.run(None, {"input": feed}),
+            "ONNX Runtime": theirs,
         })  # fmt: skip
         first = {kind: summary(ms) for kind, ms in first_calls(saved, repeats=3).items()}
         compiles = [in_process(COMPILE, str(path)) for _ in range(3)]

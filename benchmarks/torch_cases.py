@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import onnx
+from common import network_of
 from cuda_code import keep_machine_code
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 import tvmflow
 from tvmflow.errors import TargetError
@@ -34,20 +35,13 @@ class Layer:
 
     def model(self) -> onnx.ModelProto:
         """Return a model of the layer alone, with random weights."""
-        weights = []
+        weights = {}
         if self.weight:
             scale = 1 / np.sqrt(prod(self.weight[1:]))
             values = np.random.default_rng(0).standard_normal(self.weight) * scale
-            weights.append(numpy_helper.from_array(values.astype(np.float32), "w"))
-        inputs = ["x", *(weight.name for weight in weights)]
-        graph = helper.make_graph(
-            [helper.make_node(self.kind, inputs, ["y"], **dict(self.attributes))],
-            "layer",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)],
-            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-            weights,
-        )
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+            weights["w"] = values.astype(np.float32)
+        node = helper.make_node(self.kind, ["x", *weights], ["y"], **dict(self.attributes))
+        return network_of([node], {"x": np.empty(self.shape, np.float32)}, "y", weights)
 
     def __str__(self) -> str:
         return f"{self.kind} {'x'.join(map(str, self.shape[1:]))} {'x'.join(map(str, self.weight))}"
@@ -80,11 +74,9 @@ def convolution(
 
 def product(rows: int, depth: int, columns: int) -> onnx.ModelProto:
     """Return a model of the product of two inputs."""
-    values = {"x": (rows, depth), "z": (depth, columns), "y": (rows, columns)}
-    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in values.items()]
-    graph = helper.make_graph([helper.make_node("MatMul", ["x", "z"], ["y"])], "p", infos[:2],
-                              infos[2:])  # fmt: skip
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    inputs = {"x": (rows, depth), "z": (depth, columns)}
+    arrays = {name: np.empty(shape, np.float32) for name, shape in inputs.items()}
+    return network_of([helper.make_node("MatMul", ["x", "z"], ["y"])], arrays)
 
 
 def layers() -> Iterator[tuple[str, str, Callable[[], onnx.ModelProto]]]:

@@ -67,30 +67,26 @@ class Peers:
         """Call the module; results stay on the device."""
         return self.module.run(self.feeds, output="dlpack")
 
-    def eager(self) -> Any:
-        """Call PyTorch."""
+    def called(self, net: Callable[..., Any]) -> Any:
+        """Call a network of PyTorch, and wait for its result."""
         import torch
 
         with torch.inference_mode():
-            result = self.net(*self.own)
+            result = net(*self.own)
             if self.device == "cuda":
                 torch.cuda.synchronize()
             return result
+
+    def eager(self) -> Any:
+        """Call PyTorch."""
+        return self.called(self.net)
 
     def compiled(self) -> Callable[[], Any]:
         """Return a call of `torch.compile` with its longest search."""
         import torch
 
         fast = torch.compile(self.net, mode="max-autotune")
-
-        def run() -> Any:
-            with torch.inference_mode():
-                result = fast(*self.own)
-                if self.device == "cuda":
-                    torch.cuda.synchronize()
-                return result
-
-        return run
+        return lambda: self.called(fast)
 
 
 def kernel_us(run: Callable[[], Any], device: str) -> float:
@@ -101,11 +97,9 @@ def kernel_us(run: Callable[[], Any], device: str) -> float:
         return in_turn({"run": run}, rounds=1, warmup=0)["run"][0] * 1e3
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         run()
-    total = 0.0
-    for event in profiled.key_averages():
-        if not event.key.startswith(("Memcpy", "Memset")):
-            total += event.self_device_time_total
-    return total
+    events = profiled.key_averages()
+    kernels = [event for event in events if not event.key.startswith(("Memcpy", "Memset"))]
+    return sum(event.self_device_time_total for event in kernels)
 
 
 def copy_gbytes(device: str, rounds: int) -> float:
@@ -121,13 +115,7 @@ def copy_gbytes(device: str, rounds: int) -> float:
 def measure_layer(peers: Peers, entry: dict[str, str], rounds: int, copy: float) -> dict[str, Any]:
     """Time kernels in turn; for GEMV also return the share of the copy's bandwidth."""
     runs = {"ours": peers.ours, "torch": peers.eager}
-    for run in runs.values():
-        for _ in range(3):
-            run()
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            times[name].append(kernel_us(run, peers.device))
+    times = in_turn(runs, rounds=rounds, timed=lambda run: kernel_us(run, peers.device))
     ours, torch_us = (statistics.median(times[name]) for name in runs)
     found = {**entry, "us": round(ours, 2), "torch_us": round(torch_us, 2)}
     found["of_torch"] = round(torch_us / ours, 3)

@@ -19,7 +19,6 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import zoo
-from common import RESULTS, arguments, collect, report
+from common import RESULTS, arguments, calls_for, collect, report
 from zoo_speed import exported
 
 import tvmflow
@@ -72,12 +71,8 @@ def timed(module: Path, path: Path) -> dict[str, Any]:
     """Return the median time of a call, with the process's number of threads."""
     given = zoo.feeds(path, 0)
     with tvmflow.load(module) as opened:
-        times: list[float] = []
         opened(given)
-        end = time.perf_counter() + SECONDS
-        while (started := time.perf_counter()) < end or len(times) < 3:
-            opened(given)
-            times.append((time.perf_counter() - started) * 1e3)
+        times = calls_for(SECONDS, lambda: opened(given), least=3)
     return {"ms": round(statistics.median(times), 4)}
 
 
@@ -114,10 +109,8 @@ def family_rows(results: dict[str, Any]) -> list[list[Any]]:
         launches, time_share, lost = (sum(column) for column in zip(*cells, strict=True))
         mean_time, mean_lost = time_share / len(results), lost / len(results)
         reached = 1 - lost / time_share
-        rows.append([
-            family, len(cells), int(launches), f"{mean_time:.1%}", f"{mean_lost:.1%}",
-            f"{reached:.0%}",
-        ])  # fmt: skip
+        shares = (f"{mean_time:.1%}", f"{mean_lost:.1%}", f"{reached:.0%}")
+        rows.append([family, len(cells), int(launches), *shares])
     return rows
 
 

@@ -8,7 +8,7 @@ import pytest
 from onnx import helper
 from support.attention_models import Choice, attention, heads
 from support.first_stages import compiled_until
-from support.operators import build
+from support.onnx_models import model_of
 
 from tvmflow.ir.rewriter import shape_of
 from tvmflow.ir.signatures import bindings_of, called_function
@@ -127,15 +127,9 @@ def test_not_fused(name):
 
 
 def test_probabilities_that_are_read_twice_stay():
-    node = helper.make_node
-    nodes = [
-        node("MatMul", ["q", "k"], ["s"]),
-        node("Softmax", ["s"], ["p"], axis=-1),
-        node("MatMul", ["p", "v"], ["a"]),
-        node("MatMul", ["p", "w"], ["b"]),
-    ]
+    nodes = "s = MatMul(q, k) p = Softmax<axis = -1>(s) a = MatMul(p, v) b = MatMul(p, w)"
     inputs = {"q": (7, 9), "k": (9, 5), "v": (5, 4), "w": (5, 4)}
-    assert not calls(build(nodes, inputs, ["a", "b"]))
+    assert not calls(model_of(nodes, inputs, "a b"))
 
 
 GPUS = [("opencl", "adreno"), ("opencl", "mali"), ("opencl", "nvidia"), ("cuda", "auto")]

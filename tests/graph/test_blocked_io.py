@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from support.networks import Graph
+from support.onnx_models import expected as onnx_runtime
+from support.onnx_models import model_of
 
 import tvmflow
 from tvmflow.devices.target import PRESETS
@@ -41,9 +42,8 @@ def residual(channels: int) -> onnx.ModelProto:
 
 
 def reference(model: onnx.ModelProto, x: np.ndarray) -> dict[str, np.ndarray]:
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, {"x": x}), strict=True))
+    names = [output.name for output in model.graph.output]
+    return dict(zip(names, onnx_runtime(model, {"x": x}), strict=True))
 
 
 def picture(model: onnx.ModelProto, seed: int = 0) -> np.ndarray:
@@ -146,10 +146,7 @@ def test_outputs_that_are_one_tensor_or_an_input(form):
 @pytest.mark.opencl
 @pytest.mark.parametrize("kept", [{"x": "texture", "y": "nchw4c"}, {"x": "nchw4c", "y": "texture"}])
 def test_a_network_that_only_renames_converts(kept):
-    node = helper.make_node("Identity", ["x"], ["y"])
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, (1, 6, 5, 7)) for n in "xy")
-    graph = helper.make_graph([node], "network", [x], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    model = model_of("y = Identity(x)", {"x": (1, 6, 5, 7)}, {"y": (1, 6, 5, 7)}, opset=18)
     with tvmflow.compile(model, device="adreno", keep_layout=kept) as module:
         check(model, module)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from support.networks import Graph
+from support.onnx_models import expected
+from support.operators import feeds_for
 from support.turns import in_turn
 
 import tvmflow
@@ -225,12 +226,9 @@ ELEMENTWISE = {
 
 def run(model, target, device, storage):
     """Compare with ONNX Runtime; return the primary functions."""
-    shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
-    x = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    reference = session.run(None, {"x": x})[0]
+    feeds = feeds_for(model)
     with tvmflow.compile(model, target=target, device=device, storage=storage) as module:
-        assert_close(module(x=x)[module.outputs[0].name], reference)
+        assert_close(module(**feeds)[module.outputs[0].name], expected(model, feeds)[0])
         return module.metadata["kernels"]
 
 

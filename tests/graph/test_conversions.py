@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from support.onnx_models import expected as onnx_runtime
+from support.onnx_models import model_of
 
 import tvmflow
 from tvmflow.devices.target import PRESETS
@@ -20,36 +20,19 @@ def network(*outputs: str) -> onnx.ModelProto:
     """Five axes with texels of their own; ``c`` is written by a function with TVM's schedule."""
     shape = (1, 2, 1, 7, 4)
     updates = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
-    nodes = [
-        helper.make_node("Relu", ["x"], ["r"]),
-        helper.make_node("ScatterElements", ["r", "rows", "updates"], ["c"], axis=2),
-        helper.make_node("Sigmoid", ["c"], ["s"]),
-        helper.make_node("ReduceMax", ["x", "axis"], ["m"]),
-        helper.make_node("Mul", ["s", "m"], ["y"]),
-        helper.make_node("ReduceMax", ["c", "axis"], ["m2"]),
-        helper.make_node("ReduceMax", ["r", "axis"], ["z"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "network",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
-        [
-            helper.make_tensor("axis", TensorProto.INT64, [1], [3]),
-            numpy_helper.from_array(np.full(shape, 3, np.int64), "rows"),
-            numpy_helper.from_array(updates, "updates"),
-        ],
-    )
-    opsets = [helper.make_opsetid("", 18)]
-    return onnx.shape_inference.infer_shapes(
-        helper.make_model(graph, opset_imports=opsets, ir_version=9)
-    )
+    constants = {"axis": np.array([3]), "rows": np.full(shape, 3, np.int64), "updates": updates}
+    nodes = """
+        r = Relu(x) c = ScatterElements<axis = 2>(r, rows, updates) s = Sigmoid(c)
+        m = ReduceMax(x, axis) y = Mul(s, m) m2 = ReduceMax(c, axis) z = ReduceMax(r, axis)
+    """
+    model = model_of(nodes, {"x": SHAPE}, dict.fromkeys(outputs), constants, opset=18)
+    return onnx.shape_inference.infer_shapes(model)
 
 
 def run(model, **options):
     """Compile and compare with ONNX Runtime; placements by name, and the module's metadata."""
     x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
-    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    expected = onnx_runtime(model, {"x": x})
     with tvmflow.compile(model, device="adreno", **options) as module:
         for got, want in zip(module(x=x), expected, strict=True):
             assert_close(got, want)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import closing
 
 import numpy as np
-import onnxruntime
 import pytest
 import tvm
-from onnx import helper
+from support.checks import check_outputs
 from support.cuda_host import cuda_host
 from support.first_stages import compiled_until
 from support.networks import NETWORKS
-from support.operators import build, feeds_for, random, single
+from support.onnx_models import model_of
+from support.operators import feeds_for, random, single
 from tvm import relax
 from tvm.script import tirx as T
 
@@ -20,7 +20,6 @@ import tvmflow
 from tvmflow.errors import CompileError, TargetError
 from tvmflow.graph.cuda_graph import StageBoundary
 from tvmflow.ir.passes import original_errors
-from tvmflow.verify.tolerance import NETWORK, assert_close
 
 
 def long_mean():
@@ -30,21 +29,15 @@ def long_mean():
 
 def largest():
     """Loops that TVM wrote itself, with memory of their own."""
-    node = helper.make_node("TopK", ["x", "k"], ["values", "places"])
-    names = ["values", "places"]
-    return build([node], {"x": (3, 50)}, names, {"k": np.array([5])}, element_type=None)
+    nodes, constants = "values, places = TopK(x, k)", {"k": np.array([5])}
+    return model_of(nodes, {"x": (3, 50)}, "values places", constants)
 
 
 def two_results():
     """One of them is an input in another shape, the other is read by it, too."""
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["p"]),
-        helper.make_node("Softmax", ["p"], ["q"], axis=1),
-        helper.make_node("Reshape", ["z", "shape"], ["r"]),
-        helper.make_node("Add", ["p", "q"], ["s"]),
-    ]
     constants = {"w": random((33, 20)), "shape": np.array([7, 3], np.int64)}
-    return build(nodes, {"x": (5, 33), "z": (3, 7)}, ["p", "r", "s"], constants)
+    nodes = "p = MatMul(x, w) q = Softmax<axis = 1>(p) r = Reshape(z, shape) s = Add(p, q)"
+    return model_of(nodes, {"x": (5, 33), "z": (3, 7)}, "p r s", constants)
 
 
 MODELS = {
@@ -103,12 +96,8 @@ def test_kernels_are_given_what_they_would_allocate():
 )
 def test_a_replayed_graph_computes_what_it_is_given(name):
     model = MODELS[name]()
-    feeds = feeds_for(model)
-    references = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
     with closing(tvmflow.compile(model, target="cuda", cuda_graph=True)) as module:
-        outputs = cuda_host()(module, feeds)
-        for info, reference in zip(module.outputs, references, strict=True):
-            assert_close(outputs[info.name], reference, NETWORK, info.name)
+        check_outputs(model, module, feeds_for(model), run=cuda_host())
 
 
 def test_only_cuda_has_graphs():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper
 from support.first_stages import compiled_until
+from support.onnx_models import model_of
 from support.operators import build, check, conv, random, single
 from tvm import sym, tirx
 
@@ -53,14 +54,11 @@ def test_no_conversion_between_the_first_and_the_last_convolution(name, tmp_path
 
 
 def test_both_forms_of_a_tensor_with_several_readers_are_made_once():
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4),
-        helper.make_node("Conv", ["c", "w"], ["d"], pads=[1] * 4),
-        helper.make_node("Softmax", ["c"], ["s"], axis=1),
-        helper.make_node("Softmax", ["c"], ["t"], axis=2),
-        helper.make_node("Add", ["c", "d"], ["y"]),
-    ]
-    model = build(nodes, {"x": (1, 18, 6, 6)}, ["y", "s", "t"], {"w": random((18, 18, 3, 3), 0.1)})
+    nodes = """
+        c = Conv<pads = [1, 1, 1, 1]>(x, w) d = Conv<pads = [1, 1, 1, 1]>(c, w)
+        s = Softmax<axis = 1>(c) t = Softmax<axis = 2>(c) y = Add(c, d)
+    """
+    model = model_of(nodes, {"x": (1, 18, 6, 6)}, "y s t", {"w": random((18, 18, 3, 3), 0.1)})
     layout, _ = run_pass(model)
     # One conversion in; out: c for both readers, and y.
     assert (layout.packed, layout.unpacked) == (1, 2)
@@ -97,33 +95,22 @@ def test_squeeze_and_excite_residual_and_concat_stay_blocked():
         "w3": random((7, 16, 1, 1), 0.2),
         "w4": random((16, 7, 1, 1), 0.2),
     }
-    nodes = [
-        helper.make_node("Conv", ["x", "w1"], ["a"], pads=[1] * 4),
-        helper.make_node("Conv", ["a", "w2"], ["b"], group=16, pads=[1] * 4),
-        helper.make_node("GlobalAveragePool", ["b"], ["p"]),
-        helper.make_node("Conv", ["p", "w3"], ["q"]),
-        helper.make_node("Relu", ["q"], ["q1"]),
-        helper.make_node("Conv", ["q1", "w4"], ["s"]),
-        helper.make_node("Sigmoid", ["s"], ["s1"]),
-        helper.make_node("Mul", ["b", "s1"], ["m"]),
-        helper.make_node("Add", ["m", "a"], ["r"]),
-        helper.make_node("Concat", ["r", "a"], ["c"], axis=1),
-        helper.make_node("MaxPool", ["c"], ["y"], kernel_shape=[2, 2], strides=[2, 2]),
-    ]
-    model = build(nodes, {"x": (1, 3, 12, 12)}, ["y"], constants)
+    nodes = """
+        a = Conv<pads = [1, 1, 1, 1]>(x, w1) b = Conv<group = 16, pads = [1, 1, 1, 1]>(a, w2)
+        p = GlobalAveragePool(b) q = Conv(p, w3) q1 = Relu(q) s = Conv(q1, w4) s1 = Sigmoid(s)
+        m = Mul(b, s1) r = Add(m, a) c = Concat<axis = 1>(r, a)
+        y = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(c)
+    """
+    model = model_of(nodes, {"x": (1, 3, 12, 12)}, "y", constants)
     layout, _ = run_pass(model)
     assert (layout.packed, layout.unpacked) == (0, 1)
     check(model, "llvm", "cpu")
 
 
 def test_concat_with_a_seam_inside_a_block_stays_blocked():
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"]),
-        helper.make_node("Conv", ["x", "v"], ["b"]),
-        helper.make_node("Concat", ["a", "b"], ["y"], axis=1),
-    ]
+    nodes = "a = Conv(x, w) b = Conv(x, v) y = Concat<axis = 1>(a, b)"
     constants = {"w": random((3, 4, 1, 1)), "v": random((5, 4, 1, 1))}
-    model = build(nodes, {"x": (1, 4, 5, 5)}, ["y"], constants)
+    model = model_of(nodes, {"x": (1, 4, 5, 5)}, "y", constants)
     layout, mod = run_pass(model)
     assert layout.unpacked == 1
     assert functions_called(mod)[-2:] == ["concat", "unpack"]
@@ -132,19 +119,12 @@ def test_concat_with_a_seam_inside_a_block_stays_blocked():
 
 def test_whole_vectors_move_where_channels_stay_in_their_lanes():
     """A concatenation at a seam and a slice at a block read lane k for lane k."""
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"]),
-        helper.make_node("Concat", ["a", "a"], ["c"], axis=1),
-        helper.make_node("Slice", ["c", "begin", "end", "axis"], ["s"]),
-        helper.make_node("Conv", ["s", "w"], ["y"]),
-    ]
-    constants = {
-        "w": random((16, 16, 1, 1)),
-        "begin": np.array([8], np.int64),
-        "end": np.array([24], np.int64),
-        "axis": np.array([1], np.int64),
-    }
-    model = build(nodes, {"x": (1, 16, 5, 5)}, ["y"], constants)
+    nodes = (
+        "a = Conv(x, w) c = Concat<axis = 1>(a, a) s = Slice(c, begin, end, axis) y = Conv(s, w)"
+    )
+    constants = {"w": random((16, 16, 1, 1))}
+    constants |= {"begin": np.array([8]), "end": np.array([24]), "axis": np.array([1])}
+    model = model_of(nodes, {"x": (1, 16, 5, 5)}, "y", constants)
     _, mod = run_pass(model, "adreno")
     for name in ("concat", "slice"):
         text = mod[name].script()
@@ -153,19 +133,13 @@ def test_whole_vectors_move_where_channels_stay_in_their_lanes():
 
 
 def test_steps_of_a_channel_shuffle_are_not_computed():
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"]),
-        helper.make_node("Reshape", ["a", "split"], ["b"]),
-        helper.make_node("Transpose", ["b"], ["c"], perm=[0, 2, 1, 3, 4]),
-        helper.make_node("Reshape", ["c", "joined"], ["d"]),
-        helper.make_node("Conv", ["d", "w"], ["y"]),
-    ]
-    constants = {
-        "w": random((6, 6, 1, 1)),
-        "split": np.array([1, 2, 3, 5, 5], np.int64),
-        "joined": np.array([1, 6, 5, 5], np.int64),
-    }
-    layout, mod = run_pass(build(nodes, {"x": (1, 6, 5, 5)}, ["y"], constants))
+    nodes = """
+        a = Conv(x, w) b = Reshape(a, split) c = Transpose<perm = [0, 2, 1, 3, 4]>(b)
+        d = Reshape(c, joined) y = Conv(d, w)
+    """
+    constants = {"w": random((6, 6, 1, 1))}
+    constants |= {"split": np.array([1, 2, 3, 5, 5]), "joined": np.array([1, 6, 5, 5])}
+    layout, mod = run_pass(model_of(nodes, {"x": (1, 6, 5, 5)}, "y", constants))
     assert (layout.packed, layout.unpacked) == (1, 1)
     assert functions_called(mod) == ["pack", "conv2d", "view", "conv2d", "unpack"]
 
@@ -184,20 +158,13 @@ def test_places_by_formula():
 
 
 def test_broadcasts_of_constants_and_maps():
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"]),
-        helper.make_node("Mul", ["c", "scalar"], ["c1"]),
-        helper.make_node("Add", ["c1", "channel"], ["c2"]),
-        helper.make_node("Add", ["c2", "row"], ["c3"]),
-        helper.make_node("Sub", ["map", "c3"], ["y"]),
-    ]
-    constants = {
-        "w": random((6, 5, 1, 1)),
-        "scalar": np.float32(0.7),
-        "channel": random((6, 1, 1)),
-        "row": random((4,)),
-    }
-    model = build(nodes, {"x": (1, 5, 4, 4), "map": (1, 6, 4, 4)}, ["y"], constants)
+    nodes = """
+        c = Conv(x, w) c1 = Mul(c, scalar) c2 = Add(c1, channel) c3 = Add(c2, row)
+        y = Sub(map, c3)
+    """
+    constants = {"w": random((6, 5, 1, 1)), "scalar": np.float32(0.7)}
+    constants |= {"channel": random((6, 1, 1)), "row": random((4,))}
+    model = model_of(nodes, {"x": (1, 5, 4, 4), "map": (1, 6, 4, 4)}, "y", constants)
     check(model, "llvm", "cpu")
 
 

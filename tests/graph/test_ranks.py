@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from support.onnx_models import model_of
 
 import tvmflow
 
 
-def compiled(shape, k, axis, largest, dtype=TensorProto.FLOAT, **options):
+def compiled(shape, k, axis, largest, dtype="float32", **options):
     dims = [k if a == axis else n for a, n in enumerate(shape)]
-    graph = helper.make_graph(
-        [helper.make_node("TopK", ["x", "k"], ["y", "i"], axis=axis, largest=largest)],
-        "top",
-        [helper.make_tensor_value_info("x", dtype, shape)],
-        [helper.make_tensor_value_info("y", dtype, dims),
-         helper.make_tensor_value_info("i", TensorProto.INT64, dims)],
-        [helper.make_tensor("k", TensorProto.INT64, [1], [k])],
+    model = model_of(
+        f"y, i = TopK<axis = {axis}, largest = {largest}>(x, k)", {"x": (shape, dtype)},
+        {"y": (dims, dtype), "i": (dims, "int64")}, {"k": np.array([k])}, opset=18,
     )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     return tvmflow.compile(model, **{"target": "opencl", **options})
 
 
@@ -33,9 +28,8 @@ def test_long_rows_of_all_types_in_standalone_libraries(dtype, largest):
         x[:, ::7], x[:, ::11] = np.iinfo(dtype).min, np.iinfo(dtype).max
     elif dtype == "float16":
         x = random.normal(size=x.shape).astype(dtype)
-    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    options = {"target": "llvm", "format": "standalone", "dtype": kind}
-    with compiled(x.shape, 70, 1, largest, **options) as module:
+    options = {"target": "llvm", "format": "standalone"}
+    with compiled(x.shape, 70, 1, largest, dtype, **options) as module:
         found = module(x=x)
     # Equal elements keep their order.
     order = np.argsort(-x.astype(object) if largest else x.astype(object), 1, kind="stable")

@@ -6,10 +6,10 @@ import random
 import re
 from dataclasses import replace
 
-import onnxruntime
 import pytest
 from support.first_stages import compiled_until
 from support.networks import NETWORKS, Graph
+from support.onnx_models import expected as onnx_runtime
 from support.operators import conv, feeds_for
 
 import tvmflow
@@ -279,9 +279,8 @@ def test_any_mixture_of_storages_is_right(network, base):
         name: generator.choice(["texture", "buffer"]) for name, p in placed.items() if p.scope
     }
     assert len(set(overrides.values())) == 2
-    session = onnxruntime.InferenceSession(model.SerializeToString())
     feeds = feeds_for(model)
-    (reference,) = session.run(None, feeds)
+    (reference,) = onnx_runtime(model, feeds)
     with tvmflow.compile(
         model, device="adreno", storage=base, storage_overrides=overrides
     ) as module:

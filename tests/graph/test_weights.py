@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+from support.onnx_models import model_of
 
 import tvmflow
 
 
 def compiled(nodes, weights, shape=(1, 3, 8, 8)):
     rng = np.random.default_rng(3)
-    initializers = [
-        numpy_helper.from_array(rng.random(extents, np.float32) + 0.5, name)
-        for name, extents in weights.items()
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "net",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        initializers,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    constants = {name: rng.random(extents, np.float32) + 0.5 for name, extents in weights.items()}
+    model = model_of(nodes, {"x": shape}, "y", constants, opset=18)
     return tvmflow.compile(model, target="llvm").metadata["initializers"]
 
 

@@ -124,7 +124,7 @@ def test_logs_are_predicted_without_having_been_fitted(results):
     for log, about in results["logs"].items():
         some = [record for record in every if record.log == log]
         constants = Constants(**about["constants"])
-        times = benchmark.Stacked(some).times(constants)
+        times = [record.times(constants) for record in some]
         ratios += [t[0] / r.trial.cost for r, t in zip(some, times, strict=True)]
         autotvm += [benchmark.place(t) for t in times]
         for record in some:

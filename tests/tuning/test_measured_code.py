@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+from support.onnx_models import model_of
 
 import tvmflow
 from tvmflow.devices.gpus import find_gpu
@@ -43,7 +44,7 @@ def trials_of(journal: str, log: str) -> list[Trial]:
 
 def network_of(trials: list[Trial]) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Return a network of a log's convolutions in parallel, and the algorithm of each."""
-    nodes, inputs, outputs, weights, algorithms = [], [], [], [], {}
+    nodes, inputs, weights, algorithms = [], {}, {}, {}
     rng = np.random.default_rng(0)
     for number, trial in enumerate(trials):
         _, task, arguments, _ = trial.original.document["input"]
@@ -54,10 +55,8 @@ def network_of(trials: list[Trial]) -> tuple[onnx.ModelProto, dict[str, str]]:
             kernel = [kernel[a] for a in ((2, 3, 0, 1) if depthwise else (3, 2, 0, 1))]
         x, w, y = f"x{number}", f"w{number}", f"y{number}"
         scale = 1 / np.sqrt(np.prod(kernel[1:]))
-        values = (rng.standard_normal(kernel) * scale).astype(np.float32)
-        weights.append(numpy_helper.from_array(values, w))
-        inputs.append(helper.make_tensor_value_info(x, TensorProto.FLOAT, data))
-        outputs.append(helper.make_tensor_value_info(y, TensorProto.FLOAT, None))
+        weights[w] = (rng.standard_normal(kernel) * scale).astype(np.float32)
+        inputs[x] = data
         attributes = {"strides": strides, "pads": padding, "dilations": dilation}
         attributes["group"] = data[1] if depthwise else 1
         nodes += [
@@ -68,9 +67,8 @@ def network_of(trials: list[Trial]) -> tuple[onnx.ModelProto, dict[str, str]]:
         if kernel[2] > 1 and not depthwise:
             side = round(trial.workload.shape.get("points", 16) ** 0.5) - 2
             algorithms[f"c{number}"] = f"winograd{side}" if "winograd" in task else "direct"
-    graph = helper.make_graph(nodes, "log", inputs, outputs, weights)
-    opsets = [helper.make_opsetid("", 18)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9), algorithms
+    outputs = [f"y{number}" for number in range(len(trials))]
+    return model_of(nodes, inputs, outputs, weights, opset=18), algorithms
 
 
 def measured(trial: Trial) -> tuple[int, tuple[int, ...]]:
