@@ -402,15 +402,7 @@ class _Noise:
         length: int = 1,
         least: float = 0.0,
     ) -> str:
-        """Multiply each element of the tensor by a number near one.
-
-        Parameters
-        ----------
-        length
-            Number of products in the sum that reads it.
-        least
-            Least size of the error.
-        """
+        """Multiply each element by a number near one, for a sum of ``length`` products."""
         dtype = value.dtype.name
         amount = max(self.usual(dtype, length), least)
         return self._node(nodes, "Mul", [name, self._source(value.shape, dtype, amount)])
@@ -432,10 +424,7 @@ class _Noise:
         least: float = 0.0,
         error: float | None = None,
     ) -> str:
-        """Add the error of a number near one to each element of the tensor.
-
-        `error` replaces the usual size of the error.
-        """
+        """Add to each element the error of a number near one, or one of the size ``error``."""
         dtype = value.dtype.name
         amount = max(self.usual(dtype), least) if error is None else error
         return self._node(nodes, "Add", [name, self._source(value.shape, dtype, amount, middle=0)])

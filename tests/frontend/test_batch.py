@@ -10,6 +10,7 @@ from random_resize import resize
 from random_shapes import SHAPES
 from random_windows import WINDOWS, Random
 from reference import graph_model, node_model, onnxruntime_results
+from support.onnx_models import nodes_of
 
 from tvmflow.frontend.batch import Batch, BatchProof, prove_independence
 from tvmflow.frontend.load import expand_shapes
@@ -25,24 +26,24 @@ def prove(model, **shapes) -> BatchProof:
     return prove_independence(source, expand_shapes(source, given, {}).probes)
 
 
-def node(op_type, inputs, output, **attributes):
-    return helper.make_node(op_type, inputs.split(), [output], name=output, **attributes)
+def named(text):
+    """Parse nodes, which are named after their first result."""
+    nodes = nodes_of(text)
+    for node in nodes:
+        node.name = node.output[0]
+    return nodes
 
 
-def network(*nodes, outputs="y", constants=None, shape=("N", 3, 4, 4), opset=18):
-    arrays = {n: np.array(a) for n, a in (constants or {}).items()}
-    return graph_model(nodes, {"x": (list(shape), "float32")}, outputs.split(), arrays, opset)
+def network(text, constants):
+    return graph_model(named(text), {"x": ["N", 3, 4, 4]}, "y", constants)
 
 
 WEIGHT = np.ones((5, 3, 3, 3), np.float32)
 #: ``x.view(x.size(0), -1)``, as exporters write it.
-VIEW = [
-    node("Shape", "x", "s"),
-    node("Gather", "s zero", "n", axis=0),
-    node("Unsqueeze", "n axes", "n1"),
-    node("Concat", "n1 rest", "shape", axis=0),
-    node("Reshape", "x shape", "y"),
-]
+VIEW = """
+    s = Shape(x) n = Gather<axis = 0>(s, zero) n1 = Unsqueeze(n, axes)
+    shape = Concat<axis = 0>(n1, rest) y = Reshape(x, shape)
+"""
 VIEW_CONSTANTS = {"zero": 0, "axes": [0], "rest": [-1]}
 HALVES = {"two": [2], "minus": [-1]}
 
@@ -50,64 +51,49 @@ HALVES = {"two": [2], "minus": [-1]}
 @pytest.mark.parametrize(
     ("nodes", "constants", "expected"),
     [
-        ([node("Conv", "x w", "y")], {"w": WEIGHT}, Batch(0)),
-        ([node("Softmax", "x", "y", axis=1)], {}, Batch(0)),
-        ([node("Transpose", "x", "y", perm=[1, 0, 2, 3])], {}, Batch(1)),
-        ([node("ReduceMean", "x axes", "y", keepdims=0)], {"axes": [2, 3]}, Batch(0)),
+        ("y = Conv(x, w)", {"w": WEIGHT}, Batch(0)),
+        ("y = Softmax<axis = 1>(x)", {}, Batch(0)),
+        ("y = Transpose<perm = [1, 0, 2, 3]>(x)", {}, Batch(1)),
+        ("y = ReduceMean<keepdims = 0>(x, axes)", {"axes": [2, 3]}, Batch(0)),
         (
-            [
-                node("Transpose", "x", "t", perm=[1, 2, 0, 3]),
-                node("ReduceSum", "t a", "y", keepdims=0),
-            ],
+            "t = Transpose<perm = [1, 2, 0, 3]>(x) y = ReduceSum<keepdims = 0>(t, a)",
             {"a": [0, 3]}, Batch(1),
         ),
         (VIEW, VIEW_CONSTANTS, Batch(0)),
-        ([node("Flatten", "x", "f"), node("MatMul", "f w", "y")],
+        ("f = Flatten(x) y = MatMul(f, w)",
          {"w": np.ones((48, 5), np.float32)}, Batch(0)),
         # A sequence of rows, with the batch as the second axis.
         (
-            [
-                node("ReduceMean", "x last", "m", keepdims=0),
-                node("Transpose", "m", "t", perm=[2, 0, 1]),
-                node("GRU", "t w r", "y", hidden_size=2),
-            ],
+            ("m = ReduceMean<keepdims = 0>(x, last) t = Transpose<perm = [2, 0, 1]>(m) "
+             "y = GRU<hidden_size = 2>(t, w, r)"),
             {"last": [3], "w": np.ones((1, 6, 3), "f"), "r": np.ones((1, 6, 2), "f")}, Batch(2),
         ),
         # Each sample has three rows.
-        ([node("Reshape", "x shape", "y")], {"shape": [-1, 16]}, Batch(0, 3)),
+        ("y = Reshape(x, shape)", {"shape": [-1, 16]}, Batch(0, 3)),
         # The class token of a transformer is a constant, repeated for each sample.
         (
-            [
-                node("Shape", "x", "s", end=1),
-                node("Concat", "s one", "shape", axis=0),
-                node("Expand", "token shape", "tokens"),
-                node("Flatten", "x", "f"),
-                node("Concat", "tokens f", "y", axis=1),
-            ],
+            ("s = Shape<end = 1>(x) shape = Concat<axis = 0>(s, one) tokens = Expand(token, shape) "
+             "f = Flatten(x) y = Concat<axis = 1>(tokens, f)"),
             {"one": [1], "token": np.ones((1, 1), np.float32)}, Batch(0),
         ),
         # PyTorch exports `token.expand(n, -1)` so.
         (
-            [
-                node("Shape", "x", "s", end=1),
-                node("Concat", "s minus", "shape", axis=0),
-                node("ConstantOfShape", "two", "ones", value=helper.make_tensor("v", 7, [1], [1])),
-                node("Mul", "ones minus", "minuses"),
-                node("Equal", "shape minuses", "open"),
-                node("Where", "open ones shape", "wanted"),
-                node("Expand", "token wanted", "y"),
-            ],
+            """
+            s = Shape<end = 1>(x) shape = Concat<axis = 0>(s, minus)
+            ones = ConstantOfShape<value = int64[1] {1}>(two) minuses = Mul(ones, minus)
+            open = Equal(shape, minuses) wanted = Where(open, ones, shape) y = Expand(token, wanted)
+            """,
             {**HALVES, "token": np.ones((1, 7), np.float32)}, Batch(0),
         ),
-        ([node("Slice", "x begin end axis", "y")],
+        ("y = Slice(x, begin, end, axis)",
          {"begin": [1], "end": [3], "axis": [2]}, Batch(0)),
-        ([node("Pad", "x pads", "y")], {"pads": [0, 0, 1, 1, 0, 0, 1, 1]}, Batch(0)),
-        ([node("Concat", "x x", "y", axis=1)], {}, Batch(0)),
-        ([node("Gather", "x i", "y", axis=2)], {"i": [0, 2]}, Batch(0)),
+        ("y = Pad(x, pads)", {"pads": [0, 0, 1, 1, 0, 0, 1, 1]}, Batch(0)),
+        ("y = Concat<axis = 1>(x, x)", {}, Batch(0)),
+        ("y = Gather<axis = 2>(x, i)", {"i": [0, 2]}, Batch(0)),
     ],
 )  # fmt: skip
 def test_proven(nodes, constants, expected):
-    proof = prove(network(*nodes, constants=constants), x=(3, 4, 4))
+    proof = prove(network(nodes, constants), x=(3, 4, 4))
     assert proof.proven, proof
     assert proof.inputs == {"x": Batch(0)}
     assert proof.outputs == {"y": expected}
@@ -116,70 +102,60 @@ def test_proven(nodes, constants, expected):
 @pytest.mark.parametrize(
     ("nodes", "constants", "node_name", "reason"),
     [
-        ([node("Softmax", "x", "y", axis=0)], {}, "y (Softmax)", "along the axis of the batch"),
-        ([node("ReduceMax", "x", "y")], {}, "y (ReduceMax)", "along the axis of the batch"),
+        ("y = Softmax<axis = 0>(x)", {}, "y (Softmax)", "along the axis of the batch"),
+        ("y = ReduceMax(x)", {}, "y (ReduceMax)", "along the axis of the batch"),
         (
-            [node("Transpose", "x", "t", perm=[1, 0, 2, 3]), node("ReduceSum", "t a", "y")],
+            "t = Transpose<perm = [1, 0, 2, 3]>(x) y = ReduceSum(t, a)",
             {"a": [1]}, "y (ReduceSum)", "along the axis of the batch",
         ),
-        ([node("Reshape", "x shape", "y")], {"shape": [3, -1]}, "y (Reshape)", "mixes the batch"),
+        ("y = Reshape(x, shape)", {"shape": [3, -1]}, "y (Reshape)", "mixes the batch"),
         (
-            [node("Transpose", "x", "t", perm=[1, 0, 2, 3]), node("Flatten", "t", "y", axis=2)],
+            "t = Transpose<perm = [1, 0, 2, 3]>(x) y = Flatten<axis = 2>(t)",
             {}, "y (Flatten)", "mixes the batch",
         ),
         (
-            [node("Transpose", "x", "t", perm=[1, 0, 2, 3]), node("Conv", "t w", "y")],
+            "t = Transpose<perm = [1, 0, 2, 3]>(x) y = Conv(t, w)",
             {"w": np.ones((2, 2, 1, 1), np.float32)}, "y (Conv)", "not on its first axis",
         ),
         (
-            [node("Shape", "x", "s", end=1), node("Cast", "s", "f", to=1), node("Div", "x f", "y")],
+            "s = Shape<end = 1>(x) f = Cast<to = 1>(s) y = Div(x, f)",
             {}, "y (Div)", "computes with the batch's extent",
         ),
-        ([node("NonZero", "x", "y")], {}, "y (NonZero)", "nothing is known"),
-        ([node("CumSum", "x zero", "y")], {"zero": 0}, "y (CumSum)", "along the axis"),
-        ([node("Gather", "x zero", "y", axis=0)], {"zero": 0}, "y (Gather)", "along the axis"),
-        ([node("Slice", "x a b a", "y")], {"a": [0], "b": [1]}, "y (Slice)", "a part of the batch"),
+        ("y = NonZero(x)", {}, "y (NonZero)", "nothing is known"),
+        ("y = CumSum(x, zero)", {"zero": 0}, "y (CumSum)", "along the axis"),
+        ("y = Gather<axis = 0>(x, zero)", {"zero": 0}, "y (Gather)", "along the axis"),
+        ("y = Slice(x, a, b, a)", {"a": [0], "b": [1]}, "y (Slice)", "a part of the batch"),
         (
-            [node("Pad", "x pads", "y")], {"pads": [1, 0, 0, 0, 0, 0, 0, 0]},
+            "y = Pad(x, pads)", {"pads": [1, 0, 0, 0, 0, 0, 0, 0]},
             "y (Pad)", "pads the batch",
         ),
-        ([node("Concat", "x x", "y", axis=0)], {}, "y (Concat)", "along the axis"),
-        ([node("Tile", "x r", "y")], {"r": [2, 1, 1, 1]}, "y (Tile)", "repeats the batch"),
+        ("y = Concat<axis = 0>(x, x)", {}, "y (Concat)", "along the axis"),
+        ("y = Tile(x, r)", {"r": [2, 1, 1, 1]}, "y (Tile)", "repeats the batch"),
         (
-            [node("MatMul", "w x", "y")], {"w": np.ones((2, 3, 5, 4), np.float32)},
+            "y = MatMul(w, x)", {"w": np.ones((2, 3, 5, 4), np.float32)},
             "", "no other batches",
         ),
         # Twice the smaller half is not a multiple of the batch.
         (
-            [
-                node("Shape", "x", "s", end=1),
-                node("Div", "s two", "half"),
-                node("Mul", "half two", "even"),
-                node("Concat", "even minus", "shape", axis=0),
-                node("Reshape", "x shape", "y"),
-            ],
+            ("s = Shape<end = 1>(x) half = Div(s, two) even = Mul(half, two) "
+             "shape = Concat<axis = 0>(even, minus) y = Reshape(x, shape)"),
             HALVES, "y (Reshape)", "is no multiple",
         ),
         (
-            [
-                node("Shape", "x", "s", end=1),
-                node("Squeeze", "s", "n"),
-                node("Range", "zero n one", "y"),
-            ],
+            "s = Shape<end = 1>(x) n = Squeeze(s) y = Range(zero, n, one)",
             {"zero": 0, "one": 1}, "y (Range)", "nothing is known",
         ),
         # For a batch of 1, Squeeze removes the axis of the batch.
-        ([node("ReduceMean", "x axes", "m"), node("Squeeze", "m", "y")],
+        ("m = ReduceMean(x, axes) y = Squeeze(m)",
          {"axes": [2, 3]}, "y (Squeeze)", "the axis of a batch of 1"),
-        ([helper.make_node("Dropout", ["x"], ["d", "mask"]), node("Cast", "mask", "f", to=1),
-          node("ReduceSum", "f a", "y")],
+        ("d, mask = Dropout(x) f = Cast<to = 1>(mask) y = ReduceSum(f, a)",
          {"a": [0]}, "y (ReduceSum)", "along the axis of the batch"),
-        ([node("Relu", "c", "y"), node("Relu", "x", "unused")],
+        ("y = Relu(c) unused = Relu(x)",
          {"c": np.ones(3, np.float32)}, "", "no axis for the batch"),
     ],
 )  # fmt: skip
 def test_not_proven(nodes, constants, node_name, reason):
-    proof = prove(network(*nodes, constants=constants), x=(3, 4, 4))
+    proof = prove(network(nodes, constants), x=(3, 4, 4))
     assert not proof.proven
     assert not proof.outputs
     assert reason in proof.reason
@@ -189,36 +165,32 @@ def test_not_proven(nodes, constants, node_name, reason):
 def test_branches_that_read_the_batch():
     branches = {
         f"{side}_branch": helper.make_graph(
-            [node(op_type, "x axes", "t", keepdims=0)], "branch", [],
+            named(f"t = {op_type}<keepdims = 0>(x, axes)"), "branch", [],
             [helper.make_tensor_value_info("t", 1, [3])],
             [helper.make_tensor("axes", 7, [3], [0, 2, 3])],
         )
         for side, op_type in (("then", "ReduceMean"), ("else", "ReduceMax"))
     }  # fmt: skip
-    nodes = [node("If", "c", "m", **branches), node("BatchNormalization", "x w w m w", "y")]
-    inputs = {"x": (["N", 3, 4, 4], "float32"), "c": ([], "bool")}
-    model = graph_model(nodes, inputs, ["y"], {"w": np.ones(3, np.float32)})
+    choice = helper.make_node("If", ["c"], ["m"], name="m", **branches)
+    nodes = [choice, *named("y = BatchNormalization(x, w, w, m, w)")]
+    inputs = {"x": ["N", 3, 4, 4], "c": ([], "bool")}
+    model = graph_model(nodes, inputs, "y", {"w": np.ones(3, np.float32)})
     proof = prove(model, x=(3, 4, 4))
     assert (proof.node, proof.reason) == ("m (If)", "nothing is known of this operator")
 
 
 def test_channels_of_a_quantized_tensor_are_not_its_samples():
-    nodes = [
-        node("QuantizeLinear", "x scale zero", "q", axis=1),
-        node("DequantizeLinear", "q scale zero", "y", axis=1),
-    ]
-    constants = {"scale": np.ones(3, np.float32), "zero": np.zeros(3, np.uint8)}
-    assert prove(network(*nodes, constants=constants), x=(3, 4, 4)).proven
-    turned = [node("Transpose", "x", "t", perm=[1, 0, 2, 3]), *nodes]
-    turned[1].input[0] = "t"
-    assert "scale for each" in prove(network(*turned, constants=constants), x=(3, 4, 4)).reason
+    nodes = "q = QuantizeLinear<axis = 1>({0}, s, z) y = DequantizeLinear<axis = 1>(q, s, z)"
+    constants = {"s": np.ones(3, np.float32), "z": np.zeros(3, np.uint8)}
+    assert prove(network(nodes.format("x"), constants), x=(3, 4, 4)).proven
+    turned = "t = Transpose<perm = [1, 0, 2, 3]>(x) " + nodes.format("t")
+    assert "scale for each" in prove(network(turned, constants), x=(3, 4, 4)).reason
 
 
 def test_two_inputs_with_one_batch():
-    inputs = {"a": (["N", 3], "float32"), "b": (["N", 3], "float32")}
-    model = graph_model([node("Mul", "a b", "y")], inputs, ["y"])
-    assert prove(model, a=(3,)).outputs == {"y": Batch(0)}
-    crossed = graph_model([node("Transpose", "b", "t"), node("MatMul", "a t", "y")], inputs, ["y"])
+    inputs = {"a": ["N", 3], "b": ["N", 3]}
+    assert prove(graph_model("y = Mul(a, b)", inputs, "y"), a=(3,)).outputs == {"y": Batch(0)}
+    crossed = graph_model("t = Transpose(b) y = MatMul(a, t)", inputs, "y")
     assert "different axes" in prove(crossed, a=(3,)).reason
 
 

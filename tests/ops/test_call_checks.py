@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from support.onnx_models import model_of
 from support.small_operators import SHIFTED
 from typer.testing import CliRunner
 
@@ -24,8 +25,8 @@ from tvmflow.verify.compare import verify
 SAMPLES, BOXES, ROWS = 3, 5, 7
 #: The form's dtype, shape and values that fit.
 FORMS = {
-    "count": (TensorProto.INT64, [2, 0, BOXES]),
-    "offsets": (TensorProto.INT32, [0, 4, 4, ROWS]),
+    "count": ("int64", [2, 0, BOXES]),
+    "offsets": ("int32", [0, 4, 4, ROWS]),
 }
 
 
@@ -34,21 +35,12 @@ def loss_network(form):
     dtype, values = FORMS[form]
     target = [ROWS, 4] if form == "offsets" else [SAMPLES, BOXES, 4]
     names = ["pred", "target", *("faces" if f == form else "" for f in ("count", "", "offsets"))]
-    graph = helper.make_graph(
-        [
-            helper.make_node("GIoULoss", names, ["loss", "valid"], "mean", domain=DOMAIN),
-            helper.make_node("Neg", ["loss"], ["y"]),
-        ],
-        f"loss_by_{form}",
-        [
-            helper.make_tensor_value_info("pred", TensorProto.FLOAT, [SAMPLES, BOXES, 4]),
-            helper.make_tensor_value_info("target", TensorProto.FLOAT, target),
-            helper.make_tensor_value_info("faces", dtype, [len(values)]),
-        ],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [])],
-    )
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, 1)]
-    return helper.make_model(graph, opset_imports=opsets)
+    nodes = [
+        helper.make_node("GIoULoss", names, ["loss", "valid"], "mean", domain=DOMAIN),
+        helper.make_node("Neg", ["loss"], ["y"]),
+    ]
+    inputs = {"pred": [SAMPLES, BOXES, 4], "target": target, "faces": ([len(values)], dtype)}
+    return model_of(nodes, inputs, {"y": []}, opset=18)
 
 
 @pytest.fixture(scope="module", params=["count", "offsets"])
@@ -63,7 +55,7 @@ def module(form):
 
 
 def feeds(module, form, faces=None):
-    dtype = helper.tensor_dtype_to_np_dtype(FORMS[form][0])
+    dtype = FORMS[form][0]
     given = random_inputs(module, 3, without=["faces"])
     return {**given, "faces": np.array(FORMS[form][1] if faces is None else faces, dtype)}
 
@@ -168,12 +160,8 @@ def shifted(monkeypatch):
     """A module with an operator of a user."""
     monkeypatch.setattr(operators, "REGISTERED", {})
     ops.register(SHIFTED)
-    node = helper.make_node("Shifted", ["x", "", "keep"], ["y"], domain=DOMAIN)
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [3, 4]) for n in "xy")
-    keep = helper.make_tensor_value_info("keep", TensorProto.INT32, [])
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, 1)]
-    graph = helper.make_graph([node], "shifted", [x, keep], [y])
-    model = helper.make_model(graph, opset_imports=opsets)
+    inputs = {"x": [3, 4], "keep": ([], "int32")}
+    model = model_of("y = ai.tvmflow.Shifted(x, , keep)", inputs, {"y": [3, 4]}, opset=18)
     with tvmflow.compile(model, target="llvm") as module:
         yield module
 

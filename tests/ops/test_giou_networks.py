@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 from support import boxes
 from support.cuda_host import cuda_host
+from support.onnx_models import model_of
 from support.turns import in_turn
 
 import tvmflow
@@ -40,18 +41,11 @@ def network(name, arrays, more=()):
     results = operator.evaluate(arrays, operator.complete({}))
     node = helper.make_node(name, names, outputs, name, domain=DOMAIN)
 
-    def info(tensor, array):
-        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-        return helper.make_tensor_value_info(tensor, kind, array.shape)
-
-    wanted = [info(n, a) for n, a in zip(outputs, results, strict=True)]
+    wanted = {n: (a.shape, a.dtype) for n, a in zip(outputs, results, strict=True)}
     if more:
-        wanted = [helper.make_tensor_value_info("y", TensorProto.FLOAT, results[0].shape)]
-    graph = helper.make_graph(
-        [node, *more], "boxes", [info(n, np.asarray(a)) for n, a in given], wanted
-    )
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, 1)]
-    return helper.make_model(graph, opset_imports=opsets), dict(given), results
+        wanted = {"y": results[0].shape}
+    inputs = {n: (np.shape(a), np.asarray(a).dtype) for n, a in given}
+    return model_of([node, *more], inputs, wanted, opset=18), dict(given), results
 
 
 def run(module, feeds, target):
