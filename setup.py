@@ -160,7 +160,7 @@ def wheel_tag_options() -> dict[str, object]:
 
 
 #: Folders of ``native`` whose C, C++ and Java files users' machines compile for other machines.
-COMPILED_LATER = ("standalone", "bindings", "isa", "opencl", "bionic")
+COMPILED_LATER = ("core", "standalone", "bindings", "isa", "bionic")
 
 
 def packages() -> list[str]:
@@ -177,11 +177,9 @@ def packages() -> list[str]:
 
 sources = [
     str(path.relative_to(ROOT))
-    for folder in ("opencl", "tvm_plugin")
-    for path in sorted((NATIVE / folder).glob("*.cc"))
+    for folder in ("core", "opencl", "tvm_plugin")
+    for path in sorted((NATIVE / folder).glob("*.c*"))
 ]
-# Modules for the host share the threads of standalone libraries.
-sources.append("native/standalone/threads.c")
 
 setup(
     packages=packages(),

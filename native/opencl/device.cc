@@ -1,36 +1,39 @@
 #include "device.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <sstream>
 #include <utility>
 
 #include "chain.h"
-#include "pocl.h"
 #include "settings.h"
 
 namespace tvmflow::opencl {
 namespace {
 
 template <typename T>
-T Query(const Api& api, cl_device_id id, cl_uint what) {
+T Query(const tf_opencl& api, cl_device_id id, cl_uint what) {
   // Optional queries that a driver does not know return zero.
   T value{};
   if (api.clGetDeviceInfo(id, what, sizeof(value), &value, nullptr) != CL_SUCCESS) return T{};
   return value;
 }
 
-std::string QueryText(const Api& api, cl_device_id id, cl_uint what) {
+// Returns a text that clGetDeviceInfo or clGetPlatformInfo answers.
+std::string QueryText(cl_int (*ask)(ClObject*, cl_uint, size_t, void*, size_t*), ClObject* object,
+                      cl_uint what) {
   size_t size = 0;
-  if (api.clGetDeviceInfo(id, what, 0, nullptr, &size) != CL_SUCCESS || size == 0) return "";
+  if (ask(object, what, 0, nullptr, &size) != CL_SUCCESS || size == 0) return "";
   std::string text(size, '\0');
-  if (api.clGetDeviceInfo(id, what, size, text.data(), nullptr) != CL_SUCCESS) return "";
+  if (ask(object, what, size, text.data(), nullptr) != CL_SUCCESS) return "";
   text = text.c_str();
   while (!text.empty() && text.back() == ' ') text.pop_back();
   return text;
 }
 
 // Returns the number of work-items that run in lockstep; 1 if no extension reports it.
-cl_uint QueryWarpSize(const Api& api, cl_device_id id, const DeviceInfo& info) {
+cl_uint QueryWarpSize(const tf_opencl& api, cl_device_id id, const DeviceInfo& info) {
   if (info.Has("cl_nv_device_attribute_query"))
     return std::max<cl_uint>(1, Query<cl_uint>(api, id, CL_DEVICE_WARP_SIZE_NV));
   if (info.Has("cl_amd_device_attribute_query"))
@@ -38,39 +41,43 @@ cl_uint QueryWarpSize(const Api& api, cl_device_id id, const DeviceInfo& info) {
   return 1;
 }
 
-DeviceInfo QueryInfo(const Api& api, cl_device_id id) {
+// Returns the path of the library that has the functions.
+std::string LibraryPath(const tf_device& core) {
+  Dl_info file{};
+  if (dladdr(reinterpret_cast<const void*>(core.api.clGetPlatformInfo), &file) && file.dli_fname)
+    return file.dli_fname;
+  return core.library;
+}
+
+DeviceInfo QueryInfo(const tf_device& core) {
+  const tf_opencl& api = core.api;
+  const cl_device_id id = core.id;
+  const auto text = [&](cl_uint what) { return QueryText(api.clGetDeviceInfo, id, what); };
   DeviceInfo info;
-  info.name = QueryText(api, id, CL_DEVICE_NAME);
-  info.vendor = QueryText(api, id, CL_DEVICE_VENDOR);
-  info.version = QueryText(api, id, CL_DEVICE_VERSION);
+  info.platform = QueryText(api.clGetPlatformInfo, core.platform, CL_PLATFORM_NAME);
+  info.platform_version = QueryText(api.clGetPlatformInfo, core.platform, CL_PLATFORM_VERSION);
+  info.library = LibraryPath(core);
+  info.name = text(CL_DEVICE_NAME);
+  info.vendor = text(CL_DEVICE_VENDOR);
+  info.version = text(CL_DEVICE_VERSION);
   // The specification fixes the form "OpenCL <major>.<minor> <anything>".
   std::istringstream version(info.version);
   std::string word;
   version >> word >> info.opencl_version;
-  info.opencl_c_version = QueryText(api, id, CL_DEVICE_OPENCL_C_VERSION);
-  info.driver_version = QueryText(api, id, CL_DRIVER_VERSION);
-  std::istringstream extensions(QueryText(api, id, CL_DEVICE_EXTENSIONS));
+  info.opencl_c_version = text(CL_DEVICE_OPENCL_C_VERSION);
+  info.driver_version = text(CL_DRIVER_VERSION);
+  std::istringstream extensions(text(CL_DEVICE_EXTENSIONS));
   while (extensions >> word) info.extensions.push_back(word);
   std::sort(info.extensions.begin(), info.extensions.end());
-  info.type = Query<cl_bitfield>(api, id, CL_DEVICE_TYPE);
   info.compute_units = Query<cl_uint>(api, id, CL_DEVICE_MAX_COMPUTE_UNITS);
   info.clock_mhz = Query<cl_uint>(api, id, CL_DEVICE_MAX_CLOCK_FREQUENCY);
   info.native_vector_width_float = Query<cl_uint>(api, id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT);
   info.warp_size = QueryWarpSize(api, id, info);
-  info.max_work_group = Query<size_t>(api, id, CL_DEVICE_MAX_WORK_GROUP_SIZE);
-  info.max_work_items = Query<std::array<size_t, 3>>(api, id, CL_DEVICE_MAX_WORK_ITEM_SIZES);
   info.local_memory_bytes = Query<cl_ulong>(api, id, CL_DEVICE_LOCAL_MEM_SIZE);
-  info.global_memory_bytes = Query<cl_ulong>(api, id, CL_DEVICE_GLOBAL_MEM_SIZE);
   info.global_cache_bytes = Query<cl_ulong>(api, id, CL_DEVICE_GLOBAL_MEM_CACHE_SIZE);
-  info.max_allocation_bytes = Query<cl_ulong>(api, id, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
   info.svm_capabilities = Query<cl_bitfield>(api, id, CL_DEVICE_SVM_CAPABILITIES);
-  info.images = Query<cl_bool>(api, id, CL_DEVICE_IMAGE_SUPPORT) != CL_FALSE;
-  if (info.images) {
-    info.image_max_width = Query<size_t>(api, id, CL_DEVICE_IMAGE2D_MAX_WIDTH);
-    info.image_max_height = Query<size_t>(api, id, CL_DEVICE_IMAGE2D_MAX_HEIGHT);
-    info.image_max_array = Query<size_t>(api, id, CL_DEVICE_IMAGE_MAX_ARRAY_SIZE);
+  if (core.largest_image[0])
     info.image_pitch_alignment = Query<cl_uint>(api, id, CL_DEVICE_IMAGE_PITCH_ALIGNMENT);
-  }
   return info;
 }
 
@@ -80,39 +87,32 @@ bool DeviceInfo::Has(const std::string& extension) const {
   return std::binary_search(extensions.begin(), extensions.end(), extension);
 }
 
-const char* DeviceInfo::TypeName() const {
-  if (type & CL_DEVICE_TYPE_GPU) return "gpu";
-  if (type & CL_DEVICE_TYPE_ACCELERATOR) return "accelerator";
-  if (type & CL_DEVICE_TYPE_CPU) return "cpu";
-  return "other";
-}
-
-Device::Device(Platform platform, cl_device_id id)
-    : platform_(std::move(platform)), id_(id), info_(QueryInfo(*platform_.api, id)) {}
+Device::Device(const tf_device& core) : core_(core), info_(QueryInfo(core)) {}
 
 Device::~Device() = default;
 
 std::string Device::Describe() const {
-  return "'" + info_.name + "' (opencl:" + std::to_string(index_) + ", " + platform_.name + ")";
+  return "'" + info_.name + "' (opencl:" + std::to_string(index_) + ", " + info_.platform + ")";
 }
 
 void Device::CreateQueue() {
   std::lock_guard<std::mutex> lock(mutex_);
   if (ready_.load(std::memory_order_relaxed)) return;
   cl_int code = CL_SUCCESS;
-  const intptr_t properties[] = {CL_CONTEXT_PLATFORM, reinterpret_cast<intptr_t>(platform_.id), 0};
+  const intptr_t properties[] = {CL_CONTEXT_PLATFORM, reinterpret_cast<intptr_t>(core_.platform),
+                                 0};
   if (!context_) {
-    context_ = api().clCreateContext(properties, 1, &id_, nullptr, nullptr, &code);
+    context_ = api().clCreateContext(properties, 1, &core_.id, nullptr, nullptr, &code);
     Check(code, [&] { return "Creating a context on device " + Describe(); });
   }
-  queue_ = api().clCreateCommandQueue(context_, id_, CL_QUEUE_PROFILING_ENABLE, &code);
+  queue_ = api().clCreateCommandQueue(context_, core_.id, CL_QUEUE_PROFILING_ENABLE, &code);
   if (code == CL_INVALID_QUEUE_PROPERTIES || code == CL_INVALID_VALUE) {
     // A driver that cannot measure kernels can still run them.
     measures_kernels_ = false;
-    queue_ = api().clCreateCommandQueue(context_, id_, 0, &code);
+    queue_ = api().clCreateCommandQueue(context_, core_.id, 0, &code);
   }
   Check(code, [&] { return "Creating a command queue on device " + Describe(); });
-  const bool shares = info_.type & CL_DEVICE_TYPE_CPU && api().clSVMAlloc && api().clSVMFree &&
+  const bool shares = tf_is_cpu(&core_) && api().clSVMAlloc && api().clSVMFree &&
                       info_.svm_capabilities & CL_DEVICE_SVM_FINE_GRAIN_BUFFER;
   if (shares && CurrentSettings().chains) chain_ = std::make_unique<Chain>(*this);
   ready_.store(true, std::memory_order_release);
@@ -147,15 +147,7 @@ void Device::FreeShared(void* address) {
   api().clSVMFree(context_, address);
 }
 
-void Device::Abandon() {
-  // `OpenLibrary` has created the table, for this device and others of its platform.
-  Api& api = const_cast<Api&>(*platform_.api);
-  const auto nothing = [](ClObject*) { return CL_SUCCESS; };
-  api.clFinish = api.clFlush = nothing;
-  api.clReleaseContext = api.clReleaseCommandQueue = api.clReleaseMemObject = nothing;
-  api.clReleaseProgram = api.clReleaseKernel = api.clReleaseEvent = nothing;
-  api.clSVMFree = [](cl_context, void*) {};
-}
+void Device::Abandon() { tf_device_abandon(&core_); }
 
 void Device::CallWhenSynchronised(SynchronisationTask* task) {
   std::lock_guard<std::mutex> lock(tasks_mutex_);
@@ -173,7 +165,5 @@ void Device::RunTasks() {
   has_tasks_.store(false, std::memory_order_relaxed);
   for (SynchronisationTask* task : std::exchange(tasks_, {})) task->OnSynchronised();
 }
-
-bool Device::CompilesAtFirstLaunch() const { return IsPocl(platform_); }
 
 }  // namespace tvmflow::opencl

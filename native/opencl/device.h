@@ -1,21 +1,23 @@
 // One OpenCL device: its facts, its context and its queue.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "../core/device.h"
 #include "errors.h"
-#include "library.h"
 #include "profiler.h"
 
 namespace tvmflow::opencl {
 
-// Facts about a device; sizes in bytes, image limits in texels.
+// Facts about a device that `tf_device` lacks; sizes in bytes, the alignment in texels.
 struct DeviceInfo {
+  std::string platform;
+  std::string platform_version;
+  std::string library;  // path of its shared library
   std::string name;
   std::string vendor;
   std::string version;         // "OpenCL 3.0 ..."
@@ -23,26 +25,16 @@ struct DeviceInfo {
   std::string opencl_c_version;
   std::string driver_version;
   std::vector<std::string> extensions;
-  cl_bitfield type = 0;
   cl_uint compute_units = 0;
   cl_uint clock_mhz = 0;
   cl_uint native_vector_width_float = 0;
   cl_uint warp_size = 1;
-  size_t max_work_group = 0;
-  std::array<size_t, 3> max_work_items{};
   cl_ulong local_memory_bytes = 0;
-  cl_ulong global_memory_bytes = 0;
   cl_ulong global_cache_bytes = 0;
-  cl_ulong max_allocation_bytes = 0;
-  bool images = false;
-  size_t image_max_width = 0;
-  size_t image_max_height = 0;
-  size_t image_max_array = 0;
   cl_uint image_pitch_alignment = 0;
   cl_bitfield svm_capabilities = 0;
 
   bool Has(const std::string& extension) const;
-  const char* TypeName() const;  // "gpu", "accelerator", "cpu" or "other"
 };
 
 // Task to run when a device has finished everything that was queued.
@@ -59,14 +51,15 @@ class Chain;
 class Device {
  public:
   // Reads the device's facts; nothing is allocated on it yet.
-  Device(Platform platform, cl_device_id id);
+  explicit Device(const tf_device& core);
   Device(const Device&) = delete;
   ~Device();
 
-  const Platform& platform() const { return platform_; }
-  const Api& api() const { return *platform_.api; }
+  // Returns the device as functions of native/core take it.
+  const tf_device* core() const { return &core_; }
+  const tf_opencl& api() const { return core_.api; }
   const DeviceInfo& info() const { return info_; }
-  cl_device_id id() const { return id_; }
+  cl_device_id id() const { return core_.id; }
   // Index in TVM's numbering: opencl:<index>.
   int index() const { return index_; }
   void set_index(int index) { index_ = index; }
@@ -115,9 +108,6 @@ class Device {
   // Cancels `task`; it is not running any more when this returns.
   void Forget(SynchronisationTask* task);
 
-  // Returns whether the driver compiles a kernel only when it is launched (PoCL).
-  bool CompilesAtFirstLaunch() const;
-
   Profiler& profiler() { return profiler_; }
 
  private:
@@ -129,8 +119,7 @@ class Device {
   void FlushChain();
   void RunTasks();
 
-  Platform platform_;
-  cl_device_id id_;
+  tf_device core_;
   DeviceInfo info_;
   int index_ = -1;
   std::mutex mutex_;

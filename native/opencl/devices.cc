@@ -1,15 +1,15 @@
 #include "devices.h"
 
+#include <dlfcn.h>
+#include <glob.h>
 #include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cctype>
 #include <cstdlib>
+#include <filesystem>
 
-#include "pocl.h"
 #include "settings.h"
-#include "version.h"
 
 namespace tvmflow::opencl {
 namespace {
@@ -17,93 +17,50 @@ namespace {
 // Set in a forked child, which lacks the driver's threads: its first wait would never end.
 std::atomic<bool> forked{false};
 
-struct Found {
-  std::unique_ptr<Device> device;
-  size_t platform_index;
-  size_t device_index;
-};
-
-std::string Lower(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
+std::vector<std::string> Glob(const std::string& pattern) {
+  std::vector<std::string> paths;
+  glob_t found{};
+  if (glob(pattern.c_str(), 0, nullptr, &found) == 0)
+    paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  globfree(&found);
+  return paths;
 }
 
-bool Contains(const std::string& text, const std::string& part) {
-  return Lower(text).find(Lower(part)) != std::string::npos;
-}
-
-bool IsIndex(const std::string& text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(),
-                                      [](unsigned char c) { return std::isdigit(c) != 0; });
-}
-
-bool MatchesPart(const std::string& part, size_t index, const std::string& name) {
-  if (part.empty()) return true;
-  if (IsIndex(part)) return std::strtoull(part.c_str(), nullptr, 10) == index;
-  return Contains(name, part);
-}
-
-bool Matches(const std::string& wanted, const Found& found) {
-  const std::string& platform = found.device->platform().name;
-  const DeviceInfo& info = found.device->info();
-  const size_t colon = wanted.find(':');
-  if (colon == std::string::npos) {
-    if (IsIndex(wanted)) return MatchesPart(wanted, found.platform_index, platform);
-    return Contains(platform, wanted) || Contains(info.name, wanted) ||
-           Lower(wanted) == info.TypeName();
+// Returns libraries that may provide OpenCL, in the order in which to try them.
+std::vector<std::string> CandidateLibraries() {
+  const Settings settings = CurrentSettings();
+  if (!settings.library.empty()) return {settings.library};
+  std::vector<std::string> candidates = {TF_IN_PROCESS, "libOpenCL.so.1", "libOpenCL.so"};
+  for (const std::string& folder : settings.search_folders) {
+    const std::string path = folder + "/libintelocl.so";
+    if (std::filesystem::is_regular_file(path) &&
+        std::find(candidates.begin(), candidates.end(), path) == candidates.end())
+      candidates.push_back(path);
   }
-  const std::string device_part = wanted.substr(colon + 1);
-  return MatchesPart(wanted.substr(0, colon), found.platform_index, platform) &&
-         (MatchesPart(device_part, found.device_index, info.name) ||
-          Lower(device_part) == info.TypeName());
+  candidates.emplace_back("libnvidia-opencl.so.1");
+  return candidates;
 }
 
-// Returns why the device cannot be used; empty if it can.
-std::string Unusable(const Device& device) {
-  cl_bool available = CL_FALSE;
-  cl_bool compiler = CL_FALSE;
-  device.api().clGetDeviceInfo(device.id(), CL_DEVICE_AVAILABLE, sizeof(available), &available,
-                               nullptr);
-  device.api().clGetDeviceInfo(device.id(), CL_DEVICE_COMPILER_AVAILABLE, sizeof(compiler),
-                               &compiler, nullptr);
-  if (!available) return "is not available";
-  if (!compiler) return "has no compiler";
-  if (!IsAtLeast(device.info().version.c_str(), 1, 2))
-    return "has " + device.info().version + ", older than 1.2";
-  if (IsPocl(device.platform()) && !PoclWorks(device.info().driver_version))
-    return "has PoCL " + device.info().driver_version + ", older than 3.1";
-  return "";
-}
-
-// Adds the usable devices of a platform, and sets `outcome` to the result in words.
-void AddDevices(const Platform& platform, size_t platform_index, std::vector<Found>* found,
-                std::string* outcome) {
-  cl_uint count = 0;
-  const Api& api = *platform.api;
-  *outcome += *outcome == "" ? "platform '" : "; platform '";
-  *outcome += platform.name + "' ";
-  cl_int code = api.clGetDeviceIDs(platform.id, CL_DEVICE_TYPE_ALL, 0, nullptr, &count);
-  std::vector<cl_device_id> ids(code == CL_SUCCESS ? count : 0);
-  if (!ids.empty())
-    code = api.clGetDeviceIDs(platform.id, CL_DEVICE_TYPE_ALL, count, ids.data(), nullptr);
-  if (ids.empty() || code != CL_SUCCESS) {
-    *outcome += "has no device";
-    return;
-  }
-  for (size_t i = 0; i < ids.size(); ++i) {
-    auto device = std::make_unique<Device>(platform, ids[i]);
-    const std::string reason = Unusable(*device);
-    *outcome += (i ? ", device '" : "device '") + device->info().name + "' " +
-                (reason.empty() ? "is usable" : reason);
-    if (reason.empty()) found->push_back({std::move(device), platform_index, i});
+// Opens libraries that Intel's CPU runtime needs from `folder`.  The runtime opens its code
+// generator and vector math libraries by bare name, which only works on the loader's path,
+// unless libraries of these names are already loaded.
+void PreloadIntelDependencies(const std::string& folder) {
+  for (const char* pattern :
+       {"/libtbb.so.12", "/libtbbmalloc.so.2", "/libtcm.so.1", "/libimf.so", "/libsvml.so",
+        "/libirng.so", "/libintlc.so.5", "/libcommon_clang.so", "/libocl_svml_*.so"}) {
+    // The vector math libraries for different processors define the same symbols, so they
+    // must not become global; the driver chooses one by its handle.
+    for (const std::string& path : Glob(folder + pattern)) dlopen(path.c_str(), RTLD_LAZY);
   }
 }
 
-int Rank(const Found& found) {
-  const cl_bitfield type = found.device->info().type;
-  if (type & CL_DEVICE_TYPE_GPU) return 0;
-  if (type & CL_DEVICE_TYPE_ACCELERATOR) return 1;
-  return 2;
+// Makes PoCL compile each kernel once for any work-group size, instead of once for each size that
+// is launched.  Must be called before any OpenCL library is opened.  A program's binary must
+// contain that variant, so a program can be cached without compiling every kernel twice; no kernel
+// was measurably slower.
+void PreparePocl() {
+  constexpr int kKeepUsersChoice = 0;
+  setenv("POCL_WORK_GROUP_SPECIALIZATION", "0", kKeepUsersChoice);
 }
 
 }  // namespace
@@ -117,23 +74,26 @@ Devices& Devices::Global() {
 void Devices::Discover() {
   PreparePocl();
   const std::string wanted = CurrentSettings().device;
-  std::vector<Found> found;
-  std::string tried;
-  size_t platform_count = 0;
+  const auto found = std::make_unique<tf_devices>();
+  tf_device* first = nullptr;
   bool satisfied = false;
+  std::string tried;
   for (const std::string& library : CandidateLibraries()) {
-    std::string outcome;
-    for (const Platform& platform : OpenLibrary(library, &outcome))
-      AddDevices(platform, platform_count++, &found, &outcome);
+    if (const size_t slash = library.rfind('/');
+        slash != std::string::npos && library.find("libintelocl", slash) != std::string::npos)
+      PreloadIntelDependencies(library.substr(0, slash));
+    char outcome[4096] = "";
+    tf_devices_add(found.get(), library.c_str(), outcome, sizeof(outcome));
     tried += "\n  " + library + ": " + outcome;
-    satisfied = std::any_of(found.begin(), found.end(), [&](const Found& candidate) {
-      return wanted.empty() || Matches(wanted, candidate);
+    first = std::find_if(found->all, found->all + found->count, [&](const tf_device& device) {
+      return wanted.empty() || tf_device_matches(&device, wanted.c_str());
     });
+    satisfied = first != found->all + found->count;
     if (satisfied) break;
   }
   if (!satisfied) {
     failure_ =
-        found.empty()
+        found->count == 0
             ? "No OpenCL device was found.\nRemedy: Install a driver (python -m pip install "
               "intel-opencl-rt gives an OpenCL device on any x86-64 CPU), or set "
               "TVMFLOW_OPENCL_LIBRARY to the OpenCL library of one."
@@ -143,16 +103,10 @@ void Devices::Discover() {
     failure_ += "\nLibraries tried:" + tried;
     return;
   }
-  std::stable_sort(found.begin(), found.end(),
-                   [](const Found& a, const Found& b) { return Rank(a) < Rank(b); });
-  if (!wanted.empty()) {
-    auto first = std::find_if(found.begin(), found.end(),
-                              [&](const Found& candidate) { return Matches(wanted, candidate); });
-    std::rotate(found.begin(), first, first + 1);
-  }
-  for (Found& item : found) {
-    item.device->set_index(static_cast<int>(devices_.size()));
-    devices_.push_back(std::move(item.device));
+  std::rotate(found->all, first, first + 1);
+  for (unsigned i = 0; i < found->count; ++i) {
+    devices_.push_back(std::make_unique<Device>(found->all[i]));
+    devices_.back()->set_index(static_cast<int>(i));
   }
 }
 

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "error_codes.h"
+#include "../core/error_codes.h"
 
 namespace tvmflow::opencl {
 namespace {

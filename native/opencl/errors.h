@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "cl_types.h"
+#include "../core/cl_types.h"
 
 namespace tvmflow::opencl {
 

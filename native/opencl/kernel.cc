@@ -76,14 +76,13 @@ void Kernel::ThrowLaunchError(cl_int code, const WorkSize& size) const {
   size_t limit = 0;
   device_.api().clGetKernelWorkGroupInfo(handle_, device_.id(), CL_KERNEL_WORK_GROUP_SIZE,
                                          sizeof(limit), &limit, nullptr);
-  const DeviceInfo& info = device_.info();
   ThrowDriverError(code, "Launching kernel '" + name_ + "' on device " + device_.Describe() +
                              " with global size " + Extents(size.global, size.dimensions) +
                              " and work-groups of " + Extents(size.local, size.dimensions) +
                              " (limits: " + std::to_string(limit) +
                              " work-items a group for this kernel, " +
-                             std::to_string(info.max_work_group) + " for the device, " +
-                             Extents(info.max_work_items.data(), 3) + " by extent)");
+                             std::to_string(device_.core()->largest_group) + " for the device, " +
+                             Extents(device_.core()->largest_local, 3) + " by extent)");
 }
 
 }  // namespace tvmflow::opencl

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <memory>
 
+#include "../core/commands.h"
+
 namespace tvmflow::opencl {
 namespace {
 
@@ -21,13 +23,12 @@ std::string Text(const ImageShape& shape) {
 // Throws a clear message for extents beyond the device's limits.  Drivers return different
 // codes for these, PoCL even CL_INVALID_OPERATION.
 void CheckImageLimits(const Device& device, const ImageShape& shape) {
-  const DeviceInfo& info = device.info();
-  if (!info.images)
+  const size_t* const largest = device.core()->largest_image;
+  if (!largest[0])
     throw Error("DeviceError", "Device " + device.Describe() +
                                    " has no images.\nRemedy: Compile with --storage buffer.");
-  if (shape.width > info.image_max_width || shape.height > info.image_max_height ||
-      shape.depth > info.image_max_array) {
-    const ImageShape limit{info.image_max_width, info.image_max_height, info.image_max_array, 0};
+  if (shape.width > largest[0] || shape.height > largest[1] || shape.depth > largest[2]) {
+    const ImageShape limit{largest[0], largest[1], largest[2], 0};
     throw Error("DeviceError", "Allocating an image of " + Text(shape) + " on device " +
                                    device.Describe() + " exceeds its limit of " + Text(limit) +
                                    ".\nRemedy: Compile for this device's limits, or with "
@@ -35,12 +36,8 @@ void CheckImageLimits(const Device& device, const ImageShape& shape) {
   }
 }
 
-constexpr size_t kOrigin[3] = {0, 0, 0};
-
-struct Region {
-  explicit Region(const ImageShape& shape) : extent{shape.width, shape.height, shape.depth} {}
-  size_t extent[3];
-};
+// Returns the box of a whole image.
+tf_box Whole(const ImageShape& shape) { return {{}, {shape.width, shape.height, shape.depth}}; }
 
 // Throws unless an image is copied as a whole.
 void CheckWhole(const Memory& memory, size_t offset, size_t bytes) {
@@ -100,8 +97,8 @@ Memory* AllocateBuffer(Device& device, size_t bytes) {
   Check(code, [&] {
     return "Allocating a buffer of " + std::to_string(bytes) + " bytes on device " +
            device.Describe() + ", whose largest allocation is " +
-           std::to_string(device.info().max_allocation_bytes) + " bytes of " +
-           std::to_string(device.info().global_memory_bytes) + ",";
+           std::to_string(device.core()->largest_allocation) + " bytes of " +
+           std::to_string(device.core()->memory_bytes) + ",";
   });
   memory->device = &device;
   memory->bytes = bytes;
@@ -111,16 +108,10 @@ Memory* AllocateBuffer(Device& device, size_t bytes) {
 
 Memory* AllocateImage(Device& device, const ImageShape& shape) {
   CheckImageLimits(device, shape);
-  const cl_image_format format = {CL_RGBA, shape.channel_type};
-  cl_image_desc description{};
-  description.image_type = CL_MEM_OBJECT_IMAGE2D_ARRAY;
-  description.image_width = shape.width;
-  description.image_height = shape.height;
-  description.image_array_size = shape.depth;
   cl_int code = CL_SUCCESS;
   auto memory = std::make_unique<Memory>();
-  memory->handle = device.api().clCreateImage(device.context(), CL_MEM_READ_WRITE, &format,
-                                              &description, nullptr, &code);
+  memory->handle = tf_create_image(device.core(), device.context(), CL_MEM_READ_WRITE,
+                                   shape.channel_type, Whole(shape).size, nullptr, &code);
   Check(code, [&] {
     return "Allocating an image of " + Text(shape) + " (" + std::to_string(shape.Bytes()) +
            " bytes) on device " + device.Describe();
@@ -150,15 +141,9 @@ void CopyFromHost(const void* source, Memory& destination, size_t offset, size_t
     std::memcpy(static_cast<char*>(destination.address) + offset, source, bytes);
     return;
   }
-  cl_int code;
-  if (destination.is_image) {
-    const Region region(destination.image);
-    code = device.api().clEnqueueWriteImage(device.queue(), destination.handle, CL_TRUE, kOrigin,
-                                            region.extent, 0, 0, source, 0, nullptr, nullptr);
-  } else {
-    code = device.api().clEnqueueWriteBuffer(device.queue(), destination.handle, CL_TRUE, offset,
-                                             bytes, source, 0, nullptr, nullptr);
-  }
+  const tf_box whole = Whole(destination.image);
+  const cl_int code = tf_write(device.core(), device.queue(), destination.handle,
+                               destination.is_image ? &whole : nullptr, offset, bytes, source);
   Check(code, [&] { return CopyText("from the host to", bytes, device); });
   device.NoteSynchronised();
 }
@@ -172,15 +157,9 @@ void CopyToHost(const Memory& source, size_t offset, void* destination, size_t b
     std::memcpy(destination, static_cast<const char*>(source.address) + offset, bytes);
     return;
   }
-  cl_int code;
-  if (source.is_image) {
-    const Region region(source.image);
-    code = device.api().clEnqueueReadImage(device.queue(), source.handle, CL_TRUE, kOrigin,
-                                           region.extent, 0, 0, destination, 0, nullptr, nullptr);
-  } else {
-    code = device.api().clEnqueueReadBuffer(device.queue(), source.handle, CL_TRUE, offset, bytes,
-                                            destination, 0, nullptr, nullptr);
-  }
+  const tf_box whole = Whole(source.image);
+  const cl_int code = tf_read(device.core(), device.queue(), source.handle,
+                              source.is_image ? &whole : nullptr, offset, bytes, destination);
   Check(code, [&] { return CopyText("to the host from", bytes, device); });
   device.NoteSynchronised();
 }
@@ -193,8 +172,10 @@ void CopyOnDevice(const Memory& source, size_t source_offset, Memory& destinatio
   if (source.device != destination.device)
     return CopyThroughHost(source, source_offset, destination, destination_offset, bytes);
   Device& device = *source.device;
-  const Api& api = device.api();
+  const tf_opencl& api = device.api();
   const cl_command_queue queue = device.queue();
+  const tf_box from = Whole(source.image);
+  const tf_box to = Whole(destination.image);
   cl_int code;
   if (source.is_image && destination.is_image) {
     if (source.image != destination.image) {
@@ -205,17 +186,14 @@ void CopyOnDevice(const Memory& source, size_t source_offset, Memory& destinatio
       GlobalPool().Recycle(staging);
       return;
     }
-    const Region region(source.image);
-    code = api.clEnqueueCopyImage(queue, source.handle, destination.handle, kOrigin, kOrigin,
-                                  region.extent, 0, nullptr, nullptr);
+    code = api.clEnqueueCopyImage(queue, source.handle, destination.handle, from.origin, to.origin,
+                                  from.size, 0, nullptr, nullptr);
   } else if (source.is_image) {
-    const Region region(source.image);
-    code = api.clEnqueueCopyImageToBuffer(queue, source.handle, destination.handle, kOrigin,
-                                          region.extent, destination_offset, 0, nullptr, nullptr);
+    code = api.clEnqueueCopyImageToBuffer(queue, source.handle, destination.handle, from.origin,
+                                          from.size, destination_offset, 0, nullptr, nullptr);
   } else if (destination.is_image) {
-    const Region region(destination.image);
     code = api.clEnqueueCopyBufferToImage(queue, source.handle, destination.handle, source_offset,
-                                          kOrigin, region.extent, 0, nullptr, nullptr);
+                                          to.origin, to.size, 0, nullptr, nullptr);
   } else {
     code = api.clEnqueueCopyBuffer(queue, source.handle, destination.handle, source_offset,
                                    destination_offset, bytes, 0, nullptr, nullptr);

@@ -1,5 +1,6 @@
 #include "profiler.h"
 
+#include "../core/commands.h"
 #include "device.h"
 
 namespace tvmflow::opencl {
@@ -35,14 +36,9 @@ size_t Profiler::Begin() {
 }
 
 KernelTime Profiler::TimeOf(const Launch& launch, cl_ulong* origin) const {
-  const Api& api = device_.api();
   cl_ulong start = 0;
   cl_ulong end = 0;
-  cl_int code = api.clGetEventProfilingInfo(launch.event, CL_PROFILING_COMMAND_START, sizeof(start),
-                                            &start, nullptr);
-  if (code == CL_SUCCESS)
-    code = api.clGetEventProfilingInfo(launch.event, CL_PROFILING_COMMAND_END, sizeof(end), &end,
-                                       nullptr);
+  const cl_int code = tf_event_times(device_.core(), launch.event, &start, &end);
   if (code == CL_PROFILING_INFO_NOT_AVAILABLE)
     ThrowUnmeasured(device_, "does not tell when kernel '" + launch.kernel +
                                  "' ran (CL_PROFILING_INFO_NOT_AVAILABLE)");

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "api_table.h"
+#include "../core/cl_types.h"
 #include "work_size.h"
 
 namespace tvmflow::opencl {

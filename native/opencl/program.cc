@@ -1,8 +1,8 @@
 #include "program.h"
 
+#include "../core/host_features.h"
 #include "chain.h"
 #include "chain_source.h"
-#include "host_processor.h"
 #include "settings.h"
 
 namespace tvmflow::opencl {
@@ -15,8 +15,7 @@ constexpr const char* kBuildOptions = "-cl-mad-enable";
 std::string BuildOptions(const Device& device) {
   std::string options = kBuildOptions;
   // Functions in the kernels' source test this macro (tvmflow/codegen/dot_products.py).
-  if (device.info().type & CL_DEVICE_TYPE_CPU && HostHasVectorDotProducts())
-    options += " -DTVMFLOW_AVX512_VNNI";
+  if (tf_is_cpu(device.core()) && HostHasAvx512Vnni()) options += " -DTVMFLOW_AVX512_VNNI";
   const std::string extra = CurrentSettings().build_options;
   return extra.empty() ? options : options + " " + extra;
 }

@@ -1,28 +1,15 @@
 #include "program_build.h"
 
+#include <cstdlib>
+#include <memory>
+
+#include "../core/compile.h"
 #include "build_log.h"
-#include "pocl.h"
 #include "pocl_declarations.h"
 #include "program_cache.h"
 #include "settings.h"
 
 namespace tvmflow::opencl {
-namespace {
-
-std::string BuildLog(Device& device, cl_program program) {
-  size_t size = 0;
-  const Api& api = device.api();
-  if (api.clGetProgramBuildInfo(program, device.id(), CL_PROGRAM_BUILD_LOG, 0, nullptr, &size) !=
-          CL_SUCCESS ||
-      size == 0)
-    return "";
-  std::string log(size, '\0');
-  api.clGetProgramBuildInfo(program, device.id(), CL_PROGRAM_BUILD_LOG, size, log.data(), nullptr);
-  return log.c_str();
-}
-
-}  // namespace
-
 ProgramBuild::ProgramBuild(Device& device, const Digest& key, const std::vector<std::string>& names,
                            const std::string& source, const std::string& options)
     : device_(device), key_(key), kernel_count_(names.size()) {
@@ -31,7 +18,7 @@ ProgramBuild::ProgramBuild(Device& device, const Digest& key, const std::vector<
     return;
   }
   BuildFromSource(names, source, options);
-  if (!device_.CompilesAtFirstLaunch()) {
+  if (!device_.core()->is_pocl) {
     Store();
     state_ = State::kComplete;
   }
@@ -45,20 +32,14 @@ ProgramBuild::~ProgramBuild() {
 bool ProgramBuild::LoadFromCache(const std::string& options) {
   const auto binary = LoadBinary(key_);
   if (!binary) return false;
-  const Api& api = device_.api();
-  const cl_device_id id = device_.id();
-  const unsigned char* data = binary->data();
-  const size_t bytes = binary->size();
-  cl_int status = CL_SUCCESS;
   cl_int code = CL_SUCCESS;
-  handle_ = api.clCreateProgramWithBinary(device_.context(), 1, &id, &bytes, &data, &status, &code);
-  if (code == CL_SUCCESS && status == CL_SUCCESS)
-    code = api.clBuildProgram(handle_, 1, &id, options.c_str(), nullptr, nullptr);
-  if (code == CL_SUCCESS && status == CL_SUCCESS) {
+  handle_ = tf_load_binary(device_.core(), device_.context(), binary->data(), binary->size(),
+                           options.c_str(), &code);
+  if (code == CL_SUCCESS) {
     CountCacheHit();
     return true;
   }
-  if (handle_) api.clReleaseProgram(handle_);
+  if (handle_) device_.api().clReleaseProgram(handle_);
   handle_ = nullptr;
   CountCacheRefusal();
   return false;
@@ -66,8 +47,8 @@ bool ProgramBuild::LoadFromCache(const std::string& options) {
 
 void ProgramBuild::BuildFromSource(const std::vector<std::string>& names, const std::string& source,
                                    const std::string& options) {
-  const Api& api = device_.api();
-  if (CurrentSettings().few_declarations && IsPocl(device_.platform())) {
+  const tf_opencl& api = device_.api();
+  if (CurrentSettings().few_declarations && device_.core()->is_pocl) {
     if (Compile(names.front(), DeclarationsFor(source) + source, options + " " + kNoDeclarations) ==
         CL_SUCCESS)
       return;
@@ -76,7 +57,9 @@ void ProgramBuild::BuildFromSource(const std::vector<std::string>& names, const 
   }
   const cl_int code = Compile(names.front(), source, options);
   if (code == CL_SUCCESS) return;
-  const std::string log = BuildLog(device_, handle_);
+  const std::unique_ptr<char, decltype(&std::free)> text(tf_build_log(device_.core(), handle_),
+                                                         std::free);
+  const std::string log = text ? text.get() : "";
   api.clReleaseProgram(handle_);
   throw Error("KernelBuildError", DescribeBuildFailure(names.front(), device_.Describe(),
                                                        ErrorName(code), options, log, source));
@@ -84,14 +67,11 @@ void ProgramBuild::BuildFromSource(const std::vector<std::string>& names, const 
 
 cl_int ProgramBuild::Compile(const std::string& kernel, const std::string& source,
                              const std::string& options) {
-  const Api& api = device_.api();
-  const char* text = source.data();
-  const size_t length = source.size();
   cl_int code = CL_SUCCESS;
-  handle_ = api.clCreateProgramWithSource(device_.context(), 1, &text, &length, &code);
-  Check(code, [&] { return "Creating the program of kernel '" + kernel + "'"; });
-  const cl_device_id id = device_.id();
-  return api.clBuildProgram(handle_, 1, &id, options.c_str(), nullptr, nullptr);
+  handle_ = tf_compile(device_.core(), device_.context(), source.data(), source.size(),
+                       options.c_str(), &code);
+  if (!handle_) Check(code, [&] { return "Creating the program of kernel '" + kernel + "'"; });
+  return code;
 }
 
 void ProgramBuild::OnFirstLaunch() {
@@ -108,17 +88,10 @@ void ProgramBuild::Complete() {
 }
 
 void ProgramBuild::Store() {
-  const Api& api = device_.api();
   size_t bytes = 0;
-  if (api.clGetProgramInfo(handle_, CL_PROGRAM_BINARY_SIZES, sizeof(bytes), &bytes, nullptr) !=
-          CL_SUCCESS ||
-      bytes == 0)
-    return;
-  std::vector<unsigned char> binary(bytes);
-  unsigned char* data = binary.data();
-  if (api.clGetProgramInfo(handle_, CL_PROGRAM_BINARIES, sizeof(data), &data, nullptr) ==
-      CL_SUCCESS)
-    StoreBinary(key_, binary);
+  const std::unique_ptr<uint8_t, decltype(&std::free)> binary(
+      tf_program_binary(device_.core(), handle_, &bytes), std::free);
+  if (binary) StoreBinary(key_, binary.get(), bytes);
 }
 
 }  // namespace tvmflow::opencl

@@ -30,11 +30,11 @@ void CountCacheRefusal();
 
 // Returns the binary stored under `key`, after checking its integrity.  Returns nothing if
 // there is none, it is damaged, or there is no usable cache folder; never throws.
-std::optional<std::vector<unsigned char>> LoadBinary(const Digest& key);
+std::optional<std::vector<uint8_t>> LoadBinary(const Digest& key);
 
 // Stores a binary under `key`, replacing an earlier one.  A reader in another process
 // sees the old entry, the new one, or none.  Does nothing if the folder is not writable.
 // Removes the least recently used entries if the folder exceeds its size limit.
-void StoreBinary(const Digest& key, const std::vector<unsigned char>& binary);
+void StoreBinary(const Digest& key, const uint8_t* binary, size_t bytes);
 
 }  // namespace tvmflow::opencl

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "sha256_state.h"
+#include "../core/sha256_state.h"
 
 namespace tvmflow::opencl {
 

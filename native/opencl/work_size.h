@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "cl_types.h"
+#include "../core/cl_types.h"
 
 namespace tvmflow::opencl {
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "cpu.h"
-#include "device.h"
+#include "find_device.h"
 #include "model.h"
 #include "open.h"
 #include "process.h"

@@ -2,11 +2,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../core/threads.h"
 #include "entry.h"
 #include "model.h"
 #include "open.h"
 #include "process.h"
-#include "threads.h"
 #include "weights.h"
 
 // Measured runs of each backend when the faster one is chosen, after one that is not measured.

@@ -1,8 +1,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "../core/compile.h"
 #include "cache.h"
-#include "device.h"
 #include "model.h"
 #include "programs.h"
 
@@ -17,35 +17,22 @@ typedef struct share_of_work {
   uint32_t step;
 } share_of_work;
 
-// Builds a program.  A driver may have set `program` even if the call failed.
-static bool build(tf_build* b, cl_program program) {
-  const tf_opencl* const api = &b->model->device.api;
-  b->program = b->code == CL_SUCCESS ? program : NULL;
-  if (b->program)
-    b->code = api->clBuildProgram(program, 1, &b->model->device.id, b->options, NULL, NULL);
-  return b->code == CL_SUCCESS;
-}
-
 static bool load(tf_build* b) {
   const tvmflow_model* const m = b->model;
   size_t bytes = 0;
   uint8_t* const binary = tf_cache_load(&m->cache, b->key, &bytes, &b->shipped);
   if (!binary) return false;
-  const unsigned char* list[1] = {binary};
-  cl_int status = CL_SUCCESS;
-  const cl_program program = m->device.api.clCreateProgramWithBinary(
-      m->context, 1, &m->device.id, &bytes, list, &status, &b->code);
-  b->cached = build(b, program) && status == CL_SUCCESS;
+  b->program = tf_load_binary(&m->device, m->context, binary, bytes, b->options, &b->code);
+  b->cached = b->code == CL_SUCCESS;
   free(binary);
   return b->cached;
 }
 
 void tf_build_again(tf_build* b) {
-  const tf_opencl* const api = &b->model->device.api;
-  if (b->program) (void)api->clReleaseProgram(b->program);
+  const tvmflow_model* const m = b->model;
+  if (b->program) (void)m->device.api.clReleaseProgram(b->program);
   b->cached = false;
-  const char* texts[1] = {b->source};
-  build(b, api->clCreateProgramWithSource(b->model->context, 1, texts, &b->source_bytes, &b->code));
+  b->program = tf_compile(&m->device, m->context, b->source, b->source_bytes, b->options, &b->code);
 }
 
 // Makes the kernels of all launches, because drivers link a program when its first kernel is made.

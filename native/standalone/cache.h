@@ -4,9 +4,7 @@
 #ifndef TVMFLOW_STANDALONE_CACHE_H
 #define TVMFLOW_STANDALONE_CACHE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "../core/binaries.h"
 
 // Most bytes of a folder's files; the least recently used ones are removed.
 #ifndef TF_CACHE_LIMIT_BYTES

@@ -2,9 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../opencl/sha256_state.h"
+#include "../core/device.h"
+#include "../core/sha256_state.h"
 #include "cache.h"
-#include "device.h"
 #include "model.h"
 #include "open.h"
 #include "weights.h"

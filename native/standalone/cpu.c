@@ -10,9 +10,9 @@
 #endif
 #include <unistd.h>
 
-#include "../opencl/host_features.h"
+#include "../core/host_features.h"
+#include "../core/threads.h"
 #include "picture.h"
-#include "threads.h"
 
 // Alignment of memory in bytes; vectors are read and written up to the next multiple.
 enum { ALIGNMENT = 64 };

@@ -2,9 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../opencl/half.h"
+#include "../core/device.h"
+#include "../core/half.h"
 #include "cpu.h"
-#include "device.h"
 #include "entry.h"
 #include "model.h"
 #include "picture.h"

@@ -1,27 +1,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../opencl/half.h"
-#include "device.h"
+#include "../core/commands.h"
+#include "../core/device.h"
+#include "../core/half.h"
 #include "model.h"
 #include "tensors.h"
 #include "weights.h"
 
 // Allocates memory; it stays NULL if the driver fails.
 static cl_int create(tvmflow_model* m, uint32_t index, cl_bitfield flags, void* host) {
-  const tf_opencl* const api = &m->device.api;
   const tf_allocation* const a = &m->plan.allocations[index];
-  const cl_image_format format = {CL_RGBA, a->channel_type};
-  const cl_image_desc layout = {
-      .image_type = CL_MEM_OBJECT_IMAGE2D_ARRAY,
-      .image_width = a->image_size[0],
-      .image_height = a->image_size[1],
-      .image_array_size = a->image_size[2],
-  };
+  const size_t size[3] = {a->image_size[0], a->image_size[1], a->image_size[2]};
   cl_int code = CL_SUCCESS;
-  const cl_mem memory = a->kind == TF_BUFFER
-                            ? api->clCreateBuffer(m->context, flags, a->bytes, host, &code)
-                            : api->clCreateImage(m->context, flags, &format, &layout, host, &code);
+  const cl_mem memory =
+      a->kind == TF_BUFFER
+          ? m->device.api.clCreateBuffer(m->context, flags, a->bytes, host, &code)
+          : tf_create_image(&m->device, m->context, flags, a->channel_type, size, host, &code);
   if (code == CL_SUCCESS) m->own[index] = memory;
   return code;
 }
@@ -37,17 +32,14 @@ static tvmflow_status allocate(tvmflow_model* m, uint32_t index, cl_bitfield fla
 
 cl_int tf_transfer(const tvmflow_model* m, cl_mem memory, const tf_region* part, void* host,
                    size_t bytes, bool to_device) {
-  const tf_opencl* const api = &m->device.api;
-  if (!part && to_device)
-    return api->clEnqueueWriteBuffer(m->queue, memory, CL_TRUE, 0, bytes, host, 0, NULL, NULL);
-  if (!part)
-    return api->clEnqueueReadBuffer(m->queue, memory, CL_TRUE, 0, bytes, host, 0, NULL, NULL);
-  const size_t origin[3] = {part->origin[0], part->origin[1], part->origin[2]};
-  const size_t size[3] = {part->size[0], part->size[1], part->size[2]};
-  return to_device ? api->clEnqueueWriteImage(m->queue, memory, CL_TRUE, origin, size, 0, 0, host,
-                                              0, NULL, NULL)
-                   : api->clEnqueueReadImage(m->queue, memory, CL_TRUE, origin, size, 0, 0, host, 0,
-                                             NULL, NULL);
+  tf_box box;
+  for (int i = 0; part && i < 3; ++i) {
+    box.origin[i] = part->origin[i];
+    box.size[i] = part->size[i];
+  }
+  const tf_box* const where = part ? &box : NULL;
+  return to_device ? tf_write(&m->device, m->queue, memory, where, 0, bytes, host)
+                   : tf_read(&m->device, m->queue, memory, where, 0, bytes, host);
 }
 
 // Uses a weight where it is mapped, on a CPU's device.

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../opencl/error_codes.h"
+#include "../core/error_codes.h"
 
 typedef struct tf_code {
   cl_int code;
@@ -47,12 +47,4 @@ tvmflow_status tf_fail_opencl(tf_message* message, cl_int code, const char* form
   tf_append(message->text, sizeof(message->text), " failed with %s (%d)%s%s.", name, (int)code,
             *hint ? ": " : "", hint);
   return status_of(code);
-}
-
-void tf_append(char* text, size_t bytes, const char* format, ...) {
-  const size_t used = strlen(text);
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(text + used, bytes - used, format, arguments);
-  va_end(arguments);
 }

@@ -3,7 +3,8 @@
 #define TVMFLOW_STANDALONE_MESSAGE_H
 
 #include "../bindings/tvmflow.h"
-#include "../opencl/cl_types.h"
+#include "../core/cl_types.h"
+#include "../core/text.h"
 
 // Enough for a few sentences and a driver's build log.
 #define TF_MESSAGE_BYTES 8192
@@ -19,10 +20,6 @@ tvmflow_status tf_fail(tf_message* message, tvmflow_status status, const char* f
 // Does the same for an OpenCL call: `format` says what was attempted, and the code gives its name,
 // its usual cause and the status.
 tvmflow_status tf_fail_opencl(tf_message* message, cl_int code, const char* format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-// Appends to a text of at most `bytes` bytes, cut if it is too long.
-void tf_append(char* text, size_t bytes, const char* format, ...)
     __attribute__((format(printf, 3, 4)));
 
 #endif

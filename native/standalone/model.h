@@ -5,9 +5,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "../core/device.h"
 #include "cache.h"
 #include "cpu.h"
-#include "device.h"
 #include "weights.h"
 
 typedef struct tf_step tf_step;                    // programs.h

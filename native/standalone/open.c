@@ -6,7 +6,7 @@
 
 #include "cache.h"
 #include "cpu.h"
-#include "device.h"
+#include "find_device.h"
 #include "model.h"
 #include "picture.h"
 #include "process.h"
@@ -142,7 +142,7 @@ tvmflow_status tf_open(tvmflow_model* m, const tvmflow_options* options, tvmflow
   tf_sources_forget(m);
   if (!status) status = allocate_buffers(m);
   // Other drivers finish compiling in the first run only.
-  if (!status && !m->device.compiles_at_launch) tf_programs_store(m);
+  if (!status && !m->device.is_pocl) tf_programs_store(m);
   m->recording_is_old = true;
   return status ? status : tf_describe_create(m);
 }

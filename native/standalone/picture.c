@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device.h"
+#include "../core/device.h"
 #include "entry.h"
 #include "model.h"
 #include "programs.h"

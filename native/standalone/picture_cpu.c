@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../opencl/half.h"
+#include "../core/half.h"
+#include "../core/threads.h"
 #include "picture.h"
-#include "threads.h"
 
 // A pixel as red, green and blue, or as grey three times.
 typedef float pixel __attribute__((vector_size(16)));

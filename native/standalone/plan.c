@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "../opencl/sha256_state.h"
+#include "../core/sha256_state.h"
 
 // More than any network has, and any address space of 32 bits; sums of such numbers do not
 // overflow.

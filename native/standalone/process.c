@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "threads.h"
+#include "../core/threads.h"
 
 // The process's id is compared at each call of a model.  A handler of pthread_atfork would need a
 // part that some of Android's C libraries lack, and that the NDK links to each library instead.

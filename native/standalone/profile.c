@@ -1,21 +1,16 @@
-#include "device.h"
+#include "../core/commands.h"
 #include "entry.h"
 #include "model.h"
 #include "run.h"
 
 static tvmflow_status read_times(tvmflow_model* m) {
-  const tf_opencl* const api = &m->device.api;
   const tf_shape launches = tf_launches(m);
   for (uint32_t i = 0; i < launches.launches; ++i) {
     const tf_launch* const l = &m->plan.launches[launches.first_launch + i];
     tvmflow_kernel* const k = &m->kernels[i];
     k->name = m->plan.strings + l->kernel;
     k->function = m->plan.strings + l->function;
-    cl_int code = api->clGetEventProfilingInfo(m->events[i], CL_PROFILING_COMMAND_START,
-                                               sizeof(k->start_ns), &k->start_ns, NULL);
-    if (code == CL_SUCCESS)
-      code = api->clGetEventProfilingInfo(m->events[i], CL_PROFILING_COMMAND_END, sizeof(k->end_ns),
-                                          &k->end_ns, NULL);
+    const cl_int code = tf_event_times(&m->device, m->events[i], &k->start_ns, &k->end_ns);
     if (code != CL_SUCCESS)
       return tf_fail_opencl(&m->message, code, "Reading the time of kernel '%s'", k->name);
   }

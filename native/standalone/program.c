@@ -2,10 +2,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../opencl/host_features.h"
-#include "../opencl/sha256_state.h"
+#include "../core/compile.h"
+#include "../core/device.h"
+#include "../core/host_features.h"
+#include "../core/sha256_state.h"
 #include "cache.h"
-#include "device.h"
 #include "model.h"
 #include "programs.h"
 
@@ -71,7 +72,7 @@ static tvmflow_status make_keys(tvmflow_model* m) {
     // It decides on the content of PoCL's binaries: with another value, kernels are compiled at
     // each start or run slowly.
     const char* const variants = getenv("POCL_WORK_GROUP_SPECIALIZATION");
-    if (m->device.compiles_at_launch) add_text(&hash, variants ? variants : "");
+    if (m->device.is_pocl) add_text(&hash, variants ? variants : "");
     add_text(&hash, b->options);
     Sha256Add(&hash, m->plan.digests[i].bytes, sizeof(tf_digest));
     Sha256End(&hash, b->key);
@@ -80,7 +81,6 @@ static tvmflow_status make_keys(tvmflow_model* m) {
 }
 
 static tvmflow_status describe_failure(tvmflow_model* m, const tf_build* b, uint32_t index) {
-  const tf_opencl* const api = &m->device.api;
   const tvmflow_status status = tf_fail_opencl(
       &m->message, b->code, "Building program %u on device '%s'", index, m->device.name);
   // Compilers report missing resources for errors in a kernel.
@@ -89,14 +89,8 @@ static tvmflow_status describe_failure(tvmflow_model* m, const tf_build* b, uint
             " Remedy: update the device's driver, or compile the network for another device or "
             "storage.\nOptions: %s\nBuild log:\n",
             *b->options ? b->options : "(none)");
-  size_t bytes = 0;
-  char* log = NULL;
-  if (b->program && api->clGetProgramBuildInfo(b->program, m->device.id, CL_PROGRAM_BUILD_LOG, 0,
-                                               NULL, &bytes) == CL_SUCCESS)
-    log = calloc(bytes + 1, 1);
-  if (log && api->clGetProgramBuildInfo(b->program, m->device.id, CL_PROGRAM_BUILD_LOG, bytes, log,
-                                        NULL) == CL_SUCCESS)
-    tf_append(m->message.text, sizeof(m->message.text), "%s", log);
+  char* const log = tf_build_log(&m->device, b->program);
+  if (log) tf_append(m->message.text, sizeof(m->message.text), "%s", log);
   free(log);
   return TVMFLOW_ERROR_BUILD;
 }
@@ -194,18 +188,10 @@ tvmflow_status tf_programs_create(tvmflow_model* m) {
 
 static void* store_all(void* model) {
   tvmflow_model* const m = model;
-  const tf_opencl* const api = &m->device.api;
   for (uint32_t i = 0; i < tf_count(&m->plan, TF_PROGRAMS); ++i) {
-    size_t bytes = 0;
-    const tf_build* const b = &m->builds[i];
-    if (api->clGetProgramInfo(b->program, CL_PROGRAM_BINARY_SIZES, sizeof(bytes), &bytes, NULL) !=
-            CL_SUCCESS ||
-        bytes == 0)
-      continue;
-    unsigned char* binary = malloc(bytes);
-    if (binary && api->clGetProgramInfo(b->program, CL_PROGRAM_BINARIES, sizeof(binary), &binary,
-                                        NULL) == CL_SUCCESS)
-      tf_cache_store(&m->stored_to, b->key, binary, bytes);
+    size_t bytes;
+    uint8_t* const binary = tf_program_binary(&m->device, m->builds[i].program, &bytes);
+    if (binary) tf_cache_store(&m->stored_to, m->builds[i].key, binary, bytes);
     free(binary);
   }
   return NULL;

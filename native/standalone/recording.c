@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device.h"
+#include "../core/device.h"
 #include "model.h"
 #include "programs.h"
 #include "run.h"

@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../core/device.h"
+#include "../core/threads.h"
 #include "cpu.h"
-#include "device.h"
 #include "entry.h"
 #include "model.h"
 #include "programs.h"
-#include "threads.h"
 
 // The application's function to call at the end of a run.  The driver may call it after the model
 // was destroyed.

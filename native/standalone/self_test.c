@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../opencl/half.h"
+#include "../core/half.h"
 #include "entry.h"
 #include "model.h"
 #include "tensors.h"

@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../core/binaries.h"
+
 // Symbols that the link step defines.
 #define TF_HIDDEN __attribute__((visibility("hidden")))
 extern const uint8_t tvmflow_plan_begin[] TF_HIDDEN;
@@ -159,25 +161,6 @@ tvmflow_status tf_weights_checked(const tf_weights* weights, tf_message* message
                  "Reading the weights in '%s': they are damaged, their checksum is not what was "
                  "written. Remedy: copy them again.",
                  weights->check->name);
-}
-
-int tf_open_file(const char* path, size_t* bytes, const char** wrong) {
-  static const char* const no_file = "it is no regular file";
-  struct stat status;
-  *wrong = NULL;
-  // Opening a FIFO waits for a writer, and opening a device may have effects.
-  if (stat(path, &status))
-    *wrong = strerror(errno);
-  else if (!S_ISREG(status.st_mode))
-    *wrong = no_file;
-  if (*wrong) return -1;
-  const int file = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-  if (file < 0) *wrong = strerror(errno);
-  if (file >= 0 && (fstat(file, &status) || !S_ISREG(status.st_mode))) *wrong = no_file;
-  *bytes = (size_t)status.st_size;
-  if (!*wrong) return file;
-  if (file >= 0) close(file);
-  return -1;
 }
 
 tvmflow_status tf_map_file(const char* path, size_t least, const uint8_t** data, size_t* bytes,

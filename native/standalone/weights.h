@@ -26,9 +26,6 @@ void tf_weights_close(tf_weights* weights);
 // Lets the system take back pages that were read: they can be read from the file again.
 void tf_forget(const uint8_t* data, size_t bytes);
 
-// Opens a regular file for reading.  Returns -1 if that fails, and `wrong` is why.
-int tf_open_file(const char* path, size_t* bytes, const char** wrong);
-
 // Maps a file of at least `least` bytes.  If that fails, `wrong` is why.
 tvmflow_status tf_map_file(const char* path, size_t least, const uint8_t** data, size_t* bytes,
                            const char** wrong);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "../opencl/half.h"
+#include "../core/half.h"
 #include "../opencl/memory.h"
 #include "guard.h"
 #include "texture_shape.h"
@@ -29,19 +29,19 @@ bool IsNarrowed(const DLTensor& tensor) {
   if (tensor.device.device_type != kDLOpenCL || !tensor.data || tensor.dtype.bits != 32)
     return false;
   const Memory& memory = *static_cast<const Memory*>(tensor.data);
-  return memory.is_half || (memory.is_image && memory.image.channel_type == opencl::CL_HALF_FLOAT);
+  return memory.is_half || (memory.is_image && memory.image.channel_type == CL_HALF_FLOAT);
 }
 
 void CopyNarrowed(const float* source, size_t count, Memory& destination) {
   std::vector<uint16_t> halves(count);
-  std::transform(source, source + count, halves.begin(), opencl::ToHalf);
+  std::transform(source, source + count, halves.begin(), ToHalf);
   opencl::CopyFromHost(halves.data(), destination, 0, count * sizeof(uint16_t));
 }
 
 void CopyWidened(const Memory& source, float* destination, size_t count) {
   std::vector<uint16_t> halves(count);
   opencl::CopyToHost(source, 0, halves.data(), count * sizeof(uint16_t));
-  std::transform(halves.begin(), halves.end(), destination, opencl::FromHalf);
+  std::transform(halves.begin(), halves.end(), destination, FromHalf);
 }
 
 const void* HostAddress(const DLTensor& tensor) {
@@ -65,12 +65,14 @@ void OpenClDeviceApi::GetAttr(DLDevice dev, tvm::runtime::DeviceAttrKind kind, t
       *rv = static_cast<int64_t>(Devices::Global().Exists(dev.device_id));
       return;
     }
-    const opencl::DeviceInfo& info = Devices::Global().Get(dev.device_id).info();
+    const opencl::Device& device = Devices::Global().Get(dev.device_id);
+    const opencl::DeviceInfo& info = device.info();
+    const tf_device& core = *device.core();
     switch (kind) {
       case tvm::runtime::kExist:
         break;
       case tvm::runtime::kMaxThreadsPerBlock:
-        *rv = static_cast<int64_t>(info.max_work_group);
+        *rv = static_cast<int64_t>(core.largest_group);
         break;
       case tvm::runtime::kWarpSize:
         *rv = static_cast<int64_t>(info.warp_size);
@@ -91,9 +93,9 @@ void OpenClDeviceApi::GetAttr(DLDevice dev, tvm::runtime::DeviceAttrKind kind, t
         *rv = static_cast<int64_t>(info.compute_units);
         break;
       case tvm::runtime::kMaxThreadDimensions:
-        *rv = tvm::ffi::String("[" + std::to_string(info.max_work_items[0]) + ", " +
-                               std::to_string(info.max_work_items[1]) + ", " +
-                               std::to_string(info.max_work_items[2]) + "]");
+        *rv = tvm::ffi::String("[" + std::to_string(core.largest_local[0]) + ", " +
+                               std::to_string(core.largest_local[1]) + ", " +
+                               std::to_string(core.largest_local[2]) + "]");
         break;
       case tvm::runtime::kApiVersion:
         // Like TVM's own runtimes, return the version of the API in use, which is 1.2.
@@ -106,7 +108,7 @@ void OpenClDeviceApi::GetAttr(DLDevice dev, tvm::runtime::DeviceAttrKind kind, t
         *rv = static_cast<int64_t>(info.global_cache_bytes);
         break;
       case tvm::runtime::kTotalGlobalMemory:
-        *rv = static_cast<int64_t>(info.global_memory_bytes);
+        *rv = static_cast<int64_t>(core.memory_bytes);
         break;
       case tvm::runtime::kImagePitchAlignment:
         *rv = static_cast<int64_t>(info.image_pitch_alignment);
@@ -123,17 +125,19 @@ void OpenClDeviceApi::GetAttr(DLDevice dev, tvm::runtime::DeviceAttrKind kind, t
 void OpenClDeviceApi::GetTargetProperty(DLDevice dev, const std::string& property,
                                         tvm::ffi::Any* rv) {
   Guard([&] {
-    const opencl::DeviceInfo& info = Devices::Global().Get(dev.device_id).info();
+    const opencl::Device& device = Devices::Global().Get(dev.device_id);
+    const opencl::DeviceInfo& info = device.info();
+    const tf_device& core = *device.core();
     if (property == "max_num_threads" || property == "max_threads_per_block") {
-      *rv = static_cast<int64_t>(info.max_work_group);
+      *rv = static_cast<int64_t>(core.largest_group);
     } else if (property == "thread_warp_size") {
       *rv = static_cast<int64_t>(info.warp_size);
     } else if (property == "max_shared_memory_per_block") {
       *rv = static_cast<int64_t>(info.local_memory_bytes);
     } else if (property == "texture_spatial_limit") {
-      *rv = static_cast<int64_t>(std::min(info.image_max_width, info.image_max_height));
+      *rv = static_cast<int64_t>(std::min(core.largest_image[0], core.largest_image[1]));
     } else if (property == "texture_depth_limit") {
-      *rv = static_cast<int64_t>(info.image_max_array);
+      *rv = static_cast<int64_t>(core.largest_image[2]);
     } else if (property == "image_base_address_alignment") {
       *rv = static_cast<int64_t>(info.image_pitch_alignment);
     }

@@ -7,7 +7,7 @@
 
 #include "../opencl/errors.h"
 extern "C" {
-#include "../standalone/threads.h"
+#include "../core/threads.h"
 }
 
 namespace tvmflow::tvm_plugin {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "../opencl/half.h"
+#include "../core/half.h"
 #include "device_api.h"
 #include "guard.h"
 
@@ -94,7 +94,7 @@ KernelLauncher::KernelLauncher(opencl::Program* program, size_t index, const Fun
                                     "', which OpenCL does not have.");
     const size_t dimension = static_cast<size_t>(axis[0] - 'x');
     extents_.push_back(static_cast<uint8_t>(base + dimension));
-    dimensions_ = std::max(dimensions_, static_cast<opencl::cl_uint>(dimension + 1));
+    dimensions_ = std::max(dimensions_, static_cast<cl_uint>(dimension + 1));
   }
 }
 
@@ -161,7 +161,7 @@ void KernelLauncher::operator()(const tvm::ffi::AnyView* args, int32_t count) co
         list[i].bytes = 8;
         break;
       case Kind::kFloat16:
-        scalar.f16 = opencl::ToHalf(static_cast<float>(real));
+        scalar.f16 = ToHalf(static_cast<float>(real));
         list[i].bytes = 2;
         break;
       case Kind::kFloat32:

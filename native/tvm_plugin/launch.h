@@ -40,7 +40,7 @@ class KernelLauncher {
   std::vector<Kind> kinds_;
   // For each launch extent: 0-2 for groups in x, y, z, 3-5 for work-items in a group.
   std::vector<uint8_t> extents_;
-  opencl::cl_uint dimensions_ = 1;
+  cl_uint dimensions_ = 1;
 };
 
 }  // namespace tvmflow::tvm_plugin

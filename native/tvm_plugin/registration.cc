@@ -97,7 +97,7 @@ void AllocateTexture(PackedArgs args, tvm::ffi::Any* result) {
     image.width = static_cast<size_t>(extents[0]);
     image.height = static_cast<size_t>(extents[1]);
     image.depth = static_cast<size_t>(extents[2]);
-    image.channel_type = texel_bits == 128 ? opencl::CL_FLOAT : opencl::CL_HALF_FLOAT;
+    image.channel_type = texel_bits == 128 ? CL_FLOAT : CL_HALF_FLOAT;
     if (args[5].cast<int64_t>() != 3 || (texel_bits != 128 && texel_bits != 64))
       throw opencl::Error("ValueError", "A texture of " + std::to_string(texel_bits) +
                                             " bits a texel was requested; 64 and 128 exist.");
@@ -122,7 +122,7 @@ std::string DescribeStorage(const tvm::ffi::Tensor& tensor) {
   const opencl::ImageShape& image = memory.image;
   std::string text = std::to_string(image.width) + "x" + std::to_string(image.height);
   if (image.depth > 1) text += "x" + std::to_string(image.depth);
-  return text + (image.channel_type == opencl::CL_HALF_FLOAT ? " half" : "");
+  return text + (image.channel_type == CL_HALF_FLOAT ? " half" : "");
 }
 
 // Open profiler sessions of each device, the innermost last.

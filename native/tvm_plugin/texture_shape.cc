@@ -49,11 +49,11 @@ bool Cuts(std::string_view name, int* rows, int* columns) {
          TakeNumber(&name, columns) && name.empty();
 }
 
-opencl::cl_uint HalfChannels(DLDataType dtype) {
+cl_uint HalfChannels(DLDataType dtype) {
   if (dtype.code != kDLFloat || dtype.bits != 32)
     throw Error("ValueError", "A texture of 16-bit channels keeps fp32 tensors, but the dtype is " +
                                   std::string(tvm::ffi::DLDataTypeToString(dtype)) + ".");
-  return opencl::CL_HALF_FLOAT;
+  return CL_HALF_FLOAT;
 }
 
 }  // namespace
@@ -62,15 +62,15 @@ bool IsTextureScope(std::string_view scope) {
   return scope.find("texture") != std::string_view::npos;
 }
 
-opencl::cl_uint ChannelType(DLDataType dtype) {
-  if (dtype.code == kDLFloat && dtype.bits == 32) return opencl::CL_FLOAT;
-  if (dtype.code == kDLFloat && dtype.bits == 16) return opencl::CL_HALF_FLOAT;
-  if (dtype.code == kDLInt && dtype.bits == 8) return opencl::CL_SIGNED_INT8;
-  if (dtype.code == kDLInt && dtype.bits == 16) return opencl::CL_SIGNED_INT16;
-  if (dtype.code == kDLInt && dtype.bits == 32) return opencl::CL_SIGNED_INT32;
-  if (dtype.code == kDLUInt && dtype.bits == 8) return opencl::CL_UNSIGNED_INT8;
-  if (dtype.code == kDLUInt && dtype.bits == 16) return opencl::CL_UNSIGNED_INT16;
-  if (dtype.code == kDLUInt && dtype.bits == 32) return opencl::CL_UNSIGNED_INT32;
+cl_uint ChannelType(DLDataType dtype) {
+  if (dtype.code == kDLFloat && dtype.bits == 32) return CL_FLOAT;
+  if (dtype.code == kDLFloat && dtype.bits == 16) return CL_HALF_FLOAT;
+  if (dtype.code == kDLInt && dtype.bits == 8) return CL_SIGNED_INT8;
+  if (dtype.code == kDLInt && dtype.bits == 16) return CL_SIGNED_INT16;
+  if (dtype.code == kDLInt && dtype.bits == 32) return CL_SIGNED_INT32;
+  if (dtype.code == kDLUInt && dtype.bits == 8) return CL_UNSIGNED_INT8;
+  if (dtype.code == kDLUInt && dtype.bits == 16) return CL_UNSIGNED_INT16;
+  if (dtype.code == kDLUInt && dtype.bits == 32) return CL_UNSIGNED_INT32;
   throw Error("ValueError", "OpenCL images have no channels of dtype " +
                                 std::string(tvm::ffi::DLDataTypeToString(dtype)) +
                                 ".\nRemedy: Use buffer storage for this tensor.");
@@ -80,7 +80,7 @@ opencl::ImageShape TextureShape(std::string_view scope, int ndim, const int64_t*
                                 DLDataType dtype) {
   // With "-half" in its name, a scope stores fp32 tensors in channels of 16 bits.
   const bool half = scope.starts_with(kHalf);
-  const opencl::cl_uint channels = half ? HalfChannels(dtype) : ChannelType(dtype);
+  const cl_uint channels = half ? HalfChannels(dtype) : ChannelType(dtype);
   const bool packed = ndim > 0 && shape[ndim - 1] * dtype.lanes == 4;
   const std::string name =
       half ? "global.texture" + std::string(scope.substr(kHalf.size())) : std::string(scope);

@@ -28,6 +28,6 @@ opencl::ImageShape TextureShape(std::string_view scope, int ndim, const int64_t*
                                 DLDataType dtype);
 
 // Returns the dtype's image channel type; throws a ValueError if images do not have it.
-opencl::cl_uint ChannelType(DLDataType dtype);
+cl_uint ChannelType(DLDataType dtype);
 
 }  // namespace tvmflow::tvm_plugin

@@ -31,7 +31,7 @@ void OpenClTimer::Stop() {
       try {
         for (const opencl::KernelTime& time : device.profiler().End(session)) us += time.us;
       } catch (const opencl::DriverError& error) {
-        if (error.code() != opencl::CL_PROFILING_INFO_NOT_AVAILABLE) throw;
+        if (error.code() != CL_PROFILING_INFO_NOT_AVAILABLE) throw;
         us = 0;
       }
     }

@@ -450,7 +450,7 @@ MUTANTS = (
     # -- C and C++ ------------------------------------------------------------------------------
     Mutant(
         "half-ties",
-        "native/opencl/half.h",
+        "native/core/half.h",
         "rest > tie || (rest == tie && (kept & 1))",
         "rest >= tie",
         "numbers halfway between two of half precision are rounded up, not to even",
@@ -490,11 +490,14 @@ MUTANTS = (
     ),
     Mutant(
         "group-writable-entry",
-        "native/standalone/cache.c",
+        "native/core/binaries.c",
         "status.st_mode & (S_IWGRP | S_IWOTH)",
         "status.st_mode & S_IWOTH",
         "code that a member of the user's group has put into the cache is run",
-        ("tests/module/standalone/test_program_cache.py",),
+        (
+            "tests/module/standalone/test_program_cache.py",
+            "tests/runtime/test_cache.py::test_an_entry_that_others_can_write_is_not_trusted",
+        ),
     ),
     Mutant(
         "dropped-retain",
@@ -985,13 +988,5 @@ MUTANTS = (
         'sum(tensor["block"] != number for tensor in plan["tensors"])',
         "`inspect --memory` counts the tensors that do not share a block",
         ("tests/cli/test_cli_storage.py::test_inspect_shows_the_plan",),
-    ),
-    Mutant(
-        "a-group-may-write-binaries",
-        "native/opencl/program_cache.cc",
-        "(status.st_mode & (S_IWGRP | S_IWOTH)) == 0",
-        "(status.st_mode & S_IWOTH) == 0",
-        "the plug-in runs machine code that other users could have written",
-        ("tests/runtime/test_cache.py::test_an_entry_that_others_can_write_is_not_trusted",),
     ),
 )

@@ -118,7 +118,8 @@ class Copy:
         original = path.read_text(encoding="utf-8")
         compiled = Path(cache_from_source(str(path))) if path.suffix == ".py" else None
         plugin = self.root / _PLUGIN
-        built = plugin.read_bytes() if path.suffix == ".cc" else None
+        of_plugin = path.suffix == ".cc" or path.match("native/core/*.c")
+        built = plugin.read_bytes() if of_plugin else None
         try:
             path.write_text(mutant.applied(original), encoding="utf-8")
             if compiled is not None:

@@ -20,9 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "../../native/opencl/api_table.h"
-
-using namespace tvmflow::opencl;
+#include "../../native/core/api_table.h"
 
 namespace {
 

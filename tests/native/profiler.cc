@@ -33,8 +33,11 @@ cl_event NewEvent() {
   return reinterpret_cast<cl_event>(g_last);
 }
 
-Api Driver() {
-  Api api;
+tf_opencl Driver() {
+  tf_opencl api{};
+  api.clGetPlatformInfo = [](cl_platform_id, cl_uint, size_t, void*, size_t*) -> cl_int {
+    return -30;
+  };
   api.clGetDeviceInfo = [](cl_device_id, cl_uint, size_t, void*, size_t*) -> cl_int { return -30; };
   api.clCreateContext = [](const intptr_t*, cl_uint, const cl_device_id*,
                            void (*)(const char*, const void*, size_t, void*), void*, cl_int* code) {
@@ -82,10 +85,9 @@ void Launch(Device& device, const std::string& kernel) {
 int main() {
   constexpr int kSessions = 300;
   constexpr int kLaunches = 5;
-  Platform platform;
-  platform.id = nullptr;
-  platform.api = std::make_shared<const Api>(Driver());
-  Device device(platform, nullptr);
+  tf_device core{};
+  core.api = Driver();
+  Device device(core);
   std::atomic<bool> done{false};
   std::atomic<int> missing{0};
   const auto launch = [&] {

@@ -32,7 +32,8 @@ def ask() -> Callable[[list[str]], list[str]]:
     def build(folder: Path) -> None:
         subprocess.run([*command, "-o", str(folder / "units")], check=True)
 
-    program = cached_build("units", command, [*sources, *NATIVE.glob("*.h")], build) / "units"
+    headers = [*NATIVE.glob("*.h"), *NATIVE.with_name("core").glob("*.h")]
+    program = cached_build("units", command, [*sources, *headers], build) / "units"
 
     def answer(lines: list[str]) -> list[str]:
         text = "".join(f"{line}\n" for line in lines)

@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "../../native/core/half.h"
+#include "../../native/core/version.h"
 #include "../../native/opencl/build_log.h"
-#include "../../native/opencl/half.h"
 #include "../../native/opencl/json_writer.h"
 #include "../../native/opencl/sha256.h"
-#include "../../native/opencl/version.h"
 
 using namespace tvmflow::opencl;
 

@@ -114,7 +114,7 @@ def fake_library() -> Path:
     def build(folder: Path) -> None:
         subprocess.run([*command, str(folder / name)], check=True)
 
-    headers = (NATIVE_TESTS.parents[1] / "native" / "opencl").glob("*.h")
+    headers = (NATIVE_TESTS.parents[1] / "native" / "core").glob("*.h")
     return cached_build("fake_driver", command, [source, *headers], build) / name
 
 

@@ -33,7 +33,7 @@ class Cross:
 
     def driver(self) -> Path:
         """Return the fake OpenCL driver."""
-        flags = ("-shared", "-fPIC", "-fvisibility=hidden", f"-I{NATIVE / 'opencl'}", "-pthread")
+        flags = ("-shared", "-fPIC", "-fvisibility=hidden", f"-I{NATIVE / 'core'}", "-pthread")
         return self.compile("libOpenCL.so", *flags, *sorted(SOURCES.glob("*.c")))
 
     def android(self) -> dict[str, str]:

@@ -31,7 +31,7 @@ def compile_c(output: Path, *arguments: object) -> Path:
 
 def build_fake(folder: Path, *flags: str) -> Path:
     """Put a compiled ``libOpenCL.so`` into the folder."""
-    headers = ROOT / "native" / "opencl"
+    headers = ROOT / "native" / "core"
     arguments = [*flags, "-shared", "-fvisibility=hidden", f"-I{headers}"]
     arguments += [*sorted(map(str, SOURCES.glob("*.c"))), "-pthread"]
     built = cached_build(

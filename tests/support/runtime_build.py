@@ -15,6 +15,7 @@ from tvmflow.module.standalone import code_digest
 from tvmflow.module.standalone.link import function_table
 
 NATIVE = Path(__file__).parents[2] / "native" / "standalone"
+CORE = NATIVE.with_name("core")
 BINDINGS = NATIVE.with_name("bindings")
 COMPILER = shlex.split(os.environ.get("CC", "cc"))
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
@@ -34,11 +35,12 @@ def objects(*flags: str) -> list[str]:
     command = [*COMPILER, *_FLAGS, *flags, "-c"]
 
     def build(folder: Path) -> None:
-        for source in [*NATIVE.glob("*.c"), *BINDINGS.glob("*.c")]:
-            _run([*command, str(source), "-o", str(folder / f"{source.stem}.o")])
+        for source in sources:
+            if source.suffix == ".c":
+                _run([*command, str(source), "-o", str(folder / f"{source.stem}.o")])
 
-    headers = [*NATIVE.with_name("opencl").glob("*.h"), *BINDINGS.glob("*.[ch]*")]
-    folder = cached_build("runtime", command, [*NATIVE.glob("*"), *headers], build)
+    sources = [path for part in (CORE, NATIVE, BINDINGS) for path in part.glob("*.[ch]*")]
+    folder = cached_build("runtime", command, sources, build)
     return sorted(map(str, folder.glob("*.o")))
 
 

@@ -80,7 +80,7 @@ def test_the_program_that_calls_the_driver_is_compiled_once(
     assert os.access(second, os.X_OK)
     # Another source is another program.
     sources = tmp_path / "native"
-    for name in ("isa", "opencl"):
+    for name in ("isa", "core"):
         shutil.copytree(mesa.native_folder(name), sources / name)
     with (sources / "isa/build_kernels.c").open("a") as file:
         file.write("// changed\n")

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../opencl/sha256_state.h"
+#include "../core/sha256_state.h"
 #include "plan.h"
 #include "tvmflow.h"
 

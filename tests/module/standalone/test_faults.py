@@ -139,7 +139,7 @@ def prepare(folder: Path, name: str, beside: bool = False) -> list[str]:
     if on_cpu:
         contents |= {"tvmflow_plan": b"", "tvmflow_cpu_plan": plan.encode()}
     bindings = runtime_build.BINDINGS
-    headers = [f"-I{path}" for path in (SOURCES, bindings, bindings.with_name("opencl"))]
+    headers = [f"-I{path}" for path in (SOURCES, bindings, bindings.with_name("core"))]
     data = runtime_build.data_object(
         folder / "data.o", contents, functions=["add"] if on_cpu else []
     )

@@ -214,6 +214,7 @@ def open_plan(tmp_path_factory):
     """Return a function that calls `tf_plan_open`; it returns status and message."""
     path = tmp_path_factory.mktemp("plan") / "libplan.so"
     sources = [runtime_build.NATIVE / name for name in ("plan.c", "message.c")]
+    sources.append(runtime_build.CORE / "text.c")
     output(*runtime_build.COMPILER, "-std=gnu11", "-shared", "-fPIC", *sources, "-o", path)
     library = ctypes.CDLL(str(path))
 

@@ -100,7 +100,7 @@ def test_versions_are_numbers(library, driver, fake, version):
     ("network", "settings", "status", "texts"),
     [
         ("buffers", {"PLATFORMS": "0"}, NO_OPENCL, ["libOpenCL.so: it has no platform"]),
-        ("buffers", {"DEVICES": ""}, NO_OPENCL, ["a platform has no device"]),
+        ("buffers", {"DEVICES": ""}, NO_OPENCL, ["platform 'Fake platform' has no device"]),
         ("buffers", {"VERSION": "OpenCL 1.1 old"}, NO_OPENCL, ["older than OpenCL 1.2"]),
         ("images", {"IMAGES": "0"}, UNSUPPORTED, ["needs images", "'Fake GPU' has none"]),
         ("images", {"IMAGE_WIDTH": "3"}, UNSUPPORTED, ["4x2x2", "at most 3x16384x2048"]),

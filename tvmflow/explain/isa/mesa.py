@@ -116,7 +116,7 @@ def build_program(tree: Tree, output: Path) -> None:
     """
     host = Host.parse(SYSTEMS[tree.architecture][2])
     source = native_folder("isa") / "build_kernels.c"
-    include = native_folder("opencl")
+    include = native_folder("core")
     content = source.read_bytes() + (include / "cl_types.h").read_bytes()
     digest = hashlib.sha256(content).hexdigest()[:16]
     kept = user_cache() / "mesa" / f"{source.stem}-{tree.architecture}-{digest}"

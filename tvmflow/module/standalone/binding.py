@@ -1,7 +1,7 @@
 """The C interface of a standalone library (native/bindings/tvmflow.h), through ctypes.
 
 OpenCL libraries and the folder of built programs are chosen as in the plug-in
-(native/opencl/library.cc, settings.cc), which need not be loaded.
+(native/opencl/devices.cc, settings.cc), which need not be loaded.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ _INTEL_NEEDS = (
 
 def opencl_libraries() -> Iterator[str | None]:
     """Yield OpenCL libraries to try, in order; ``None`` stands for the C runtime's own search."""
-    # As in the plug-in, PoCL shall compile one variant of each kernel (native/opencl/pocl.h).  The
+    # As in the plug-in, PoCL shall compile one variant of each kernel (native/opencl/devices.cc).  The
     # C runtime does not change the environment of its process; the program that loads it may.
     os.environ.setdefault("POCL_WORK_GROUP_SPECIALIZATION", "0")
     if chosen := os.environ.get("TVMFLOW_OPENCL_LIBRARY"):

@@ -51,7 +51,7 @@ def runtime_objects(tool: Tool, work: Path) -> list[Path]:
 
     ``work`` is a folder for intermediate files, and for the objects if they cannot be cached.
     """
-    files = [path for path in _sources("standalone", "bindings") if path.suffix == ".c"]
+    files = [path for path in _sources("core", "standalone", "bindings") if path.suffix == ".c"]
     # Next to the programs that drivers have built.
     cache = Path(os.environ.get("TVMFLOW_CACHE_DIR") or user_cache()) / "standalone"
     final = cache / _key(tool, work)
@@ -93,7 +93,7 @@ def _key(tool: Tool, work: Path) -> str:
     version = tool.run([*tool.compiler, "--version"], work)
     for part in (*tool.compiler, version, *FLAGS):
         digest.update(part.encode() + b"\0")
-    for path in _sources("standalone", "bindings", "opencl", "bionic"):
+    for path in _sources("core", "standalone", "bindings", "bionic"):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:32]
 

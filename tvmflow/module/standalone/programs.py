@@ -30,7 +30,7 @@ SOURCE = "source"
 #: Keys in a description that identify the device.
 OWNER = ("device", "platform", "driver")
 _KEY_BYTES = 32
-#: Header of a binary in an application's cache folder, see ``native/standalone/cache.c``.
+#: Header of a binary in an application's cache folder, see ``native/core/binaries.c``.
 _ENTRY = struct.Struct("<8sII32sQ32s")
 _ENTRY_MAGIC = b"TVMFLOWP"
 

@@ -1,5 +1,5 @@
-// Features of the processor that this process runs on, for C++ (native/opencl) and C
-// (native/standalone, which cannot use a compiler's run-time library for that).
+// Features of the processor that this process runs on.  A standalone library cannot use a
+// compiler's run-time library for that.
 #pragma once
 
 #include <stdint.h>

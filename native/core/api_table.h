@@ -1,11 +1,11 @@
-// Table of the OpenCL entry points of one driver.
+// Tables of the OpenCL entry points that the runtimes use.
 #pragma once
 
 #include "cl_types.h"
 
-// One row for each entry point: name, index in the dispatch table of cl_khr_icd,
-// return type, parameters.  A driver that is opened without a loader exports no
-// clXxx symbols; its entry points are then read from that table by index.
+// Entry points of OpenCL 1.2, which every driver must have: name, index in the dispatch table of
+// cl_khr_icd, return type, parameters.  A driver that is opened without a loader exports no clXxx
+// symbols; its entry points are then read from that table by index.
 #define TVMFLOW_OPENCL_ENTRY_POINTS(ROW)                                                           \
   ROW(clGetPlatformInfo, 1, cl_int, (cl_platform_id, cl_uint, size_t, void*, size_t*))             \
   ROW(clGetDeviceIDs, 2, cl_int, (cl_platform_id, cl_bitfield, cl_uint, cl_device_id*, cl_uint*))  \
@@ -13,11 +13,15 @@
   ROW(clCreateContext, 4, cl_context,                                                              \
       (const intptr_t*, cl_uint, const cl_device_id*,                                              \
        void (*)(const char*, const void*, size_t, void*), void*, cl_int*))                         \
+  ROW(clRetainContext, 6, cl_int, (cl_context))                                                    \
   ROW(clReleaseContext, 7, cl_int, (cl_context))                                                   \
   ROW(clCreateCommandQueue, 9, cl_command_queue, (cl_context, cl_device_id, cl_bitfield, cl_int*)) \
   ROW(clReleaseCommandQueue, 11, cl_int, (cl_command_queue))                                       \
   ROW(clCreateBuffer, 14, cl_mem, (cl_context, cl_bitfield, size_t, void*, cl_int*))               \
+  ROW(clRetainMemObject, 17, cl_int, (cl_mem))                                                     \
   ROW(clReleaseMemObject, 18, cl_int, (cl_mem))                                                    \
+  ROW(clGetMemObjectInfo, 20, cl_int, (cl_mem, cl_uint, size_t, void*, size_t*))                   \
+  ROW(clGetImageInfo, 21, cl_int, (cl_mem, cl_uint, size_t, void*, size_t*))                       \
   ROW(clCreateProgramWithSource, 26, cl_program,                                                   \
       (cl_context, cl_uint, const char**, const size_t*, cl_int*))                                 \
   ROW(clCreateProgramWithBinary, 27, cl_program,                                                   \
@@ -69,21 +73,18 @@
   ROW(clCreateImage, 96, cl_mem,                                                                   \
       (cl_context, cl_bitfield, const cl_image_format*, const cl_image_desc*, void*, cl_int*))
 
-// Entry points of OpenCL 2.0, which a driver may lack.
+// Entry points for extensions and events; NULL if the driver lacks them.
+#define TVMFLOW_OPENCL_OPTIONAL_ENTRY_POINTS(ROW)                                                  \
+  ROW(clSetEventCallback, 81, cl_int,                                                              \
+      (cl_event, cl_int, void (*)(cl_event, cl_int, void*), void*))                                \
+  ROW(clEnqueueMarkerWithWaitList, 105, cl_int,                                                    \
+      (cl_command_queue, cl_uint, const cl_event*, cl_event*))                                     \
+  ROW(clEnqueueBarrierWithWaitList, 106, cl_int,                                                   \
+      (cl_command_queue, cl_uint, const cl_event*, cl_event*))                                     \
+  ROW(clGetExtensionFunctionAddress, 65, void*, (const char*))                                     \
+  ROW(clGetExtensionFunctionAddressForPlatform, 107, void*, (cl_platform_id, const char*))
+
+// Entry points of OpenCL 2.0; NULL if the driver lacks them.
 #define TVMFLOW_OPENCL_2_ENTRY_POINTS(ROW)                                                         \
   ROW(clSVMAlloc, 126, void*, (cl_context, cl_bitfield, size_t, cl_uint))                          \
   ROW(clSVMFree, 127, void, (cl_context, void*))
-
-#ifdef __cplusplus
-namespace tvmflow::opencl {
-
-// Entry points of one driver, as members with their OpenCL names.
-struct Api {
-#define TVMFLOW_OPENCL_MEMBER(name, index, result, parameters) result(*name) parameters = nullptr;
-  TVMFLOW_OPENCL_ENTRY_POINTS(TVMFLOW_OPENCL_MEMBER)
-  TVMFLOW_OPENCL_2_ENTRY_POINTS(TVMFLOW_OPENCL_MEMBER)
-#undef TVMFLOW_OPENCL_MEMBER
-};
-
-}  // namespace tvmflow::opencl
-#endif

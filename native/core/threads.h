@@ -1,6 +1,5 @@
 // Threads for the kernels of this machine's processors: one pool for all instances of a library.
-#ifndef TVMFLOW_STANDALONE_THREADS_H
-#define TVMFLOW_STANDALONE_THREADS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -38,5 +37,3 @@ static inline uint64_t tf_nanoseconds(void) {
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
-
-#endif

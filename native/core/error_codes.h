@@ -1,5 +1,4 @@
-// Table of OpenCL's error codes, with their names, usual causes and remedies, for messages of C++
-// (native/opencl) and C (native/standalone).
+// Table of OpenCL's error codes, with their names, usual causes and remedies, for messages.
 #pragma once
 
 #define TVMFLOW_OPENCL_CODES(ROW)                                                                  \

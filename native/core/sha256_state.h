@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4), for C++ (native/opencl, see sha256.h) and C (native/standalone).
+// SHA-256 (FIPS 180-4).
 #pragma once
 
 #include <stddef.h>

@@ -1,13 +1,9 @@
-// Versions as OpenCL writes them, for C++ (native/opencl) and C (native/standalone).
+// Versions as OpenCL writes them.
 #pragma once
 
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-
-#ifdef __cplusplus
-namespace tvmflow::opencl {
-#endif
 
 // Returns whether "<major>.<minor><anything>" is this version or a newer one.  Both parts are
 // compared as numbers: 10.0 is newer than 1.2, and so is 1.10.
@@ -25,7 +21,3 @@ static inline bool IsAtLeast(const char* text, unsigned long major, unsigned lon
   return strncmp(text, prefix, sizeof(prefix) - 1) == 0 &&
          IsNumberAtLeast(text + sizeof(prefix) - 1, major, minor);
 }
-
-#ifdef __cplusplus
-}  // namespace tvmflow::opencl
-#endif

@@ -1,8 +1,6 @@
 // The part of OpenCL's C interface that the runtimes use: types, constants and structures,
 // declared from the specification (OpenCL 1.2, section numbers below).  The library is opened
 // at run time, so no OpenCL SDK is needed to compile this.
-//
-// It is used by C++ (native/opencl) and C (native/standalone).
 #pragma once
 
 #include <stddef.h>
@@ -10,7 +8,6 @@
 
 #ifdef __cplusplus
 #define TVMFLOW_CONSTANT constexpr
-namespace tvmflow::opencl {
 #else
 #define TVMFLOW_CONSTANT static const
 #endif
@@ -148,7 +145,3 @@ TVMFLOW_CONSTANT cl_uint CL_KERNEL_WORK_GROUP_SIZE = 0x11B0;
 // 5.12: profiling.
 TVMFLOW_CONSTANT cl_uint CL_PROFILING_COMMAND_START = 0x1282;
 TVMFLOW_CONSTANT cl_uint CL_PROFILING_COMMAND_END = 0x1283;
-
-#ifdef __cplusplus
-}  // namespace tvmflow::opencl
-#endif

@@ -1,12 +1,8 @@
-// Conversion to and from half precision, for C++ (native/opencl) and C (native/standalone).
+// Conversion to and from half precision.
 #pragma once
 
 #include <stdint.h>
 #include <string.h>
-
-#ifdef __cplusplus
-namespace tvmflow::opencl {
-#endif
 
 // Returns the bits of `value` in IEEE half precision, rounded to nearest even.
 static inline uint16_t ToHalf(float value) {
@@ -50,7 +46,3 @@ static inline float FromHalf(uint16_t half) {
   memcpy(&value, &bits, sizeof(value));
   return value;
 }
-
-#ifdef __cplusplus
-}  // namespace tvmflow::opencl
-#endif

@@ -1,32 +1,11 @@
+#include "opencl.h"
+
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "device.h"
-
-// The name of a library that is in the process already: linked, preloaded, or opened globally by
-// another part of the application.
-static const char in_process[] = "(in the process)";
-
-// The libraries to try.  Names are found if the system or, on Android, the application's manifest
-// (uses-native-library) makes them visible; the paths are those of vendors of Android devices.
-static const char* const names[] = {
-    in_process,
-    "libOpenCL.so.1",
-    "libOpenCL.so",
-    "libOpenCL-pixel.so",
-    "libOpenCL-car.so",
-    "/system/vendor/lib64/libOpenCL.so",
-    "/vendor/lib64/libOpenCL.so",
-    "/system/lib64/libOpenCL.so",
-    "/vendor/lib64/egl/libGLES_mali.so",
-    "/system/vendor/lib64/egl/libGLES_mali.so",
-    "/system/lib64/egl/libGLES_mali.so",
-    "/vendor/lib64/libPVROCL.so",
-    "/system/vendor/lib64/libPVROCL.so",
-    "libnvidia-opencl.so.1",
-    NULL,
-};
+#include "text.h"
+#include "version.h"
 
 // C has no conversion from void* to function pointers, but POSIX guarantees that they fit.
 typedef void (*function)(void);
@@ -36,19 +15,6 @@ static function symbol(void* handle, const char* name) {
   function found;
   memcpy(&found, &address, sizeof(found));
   return found;
-}
-
-bool tf_has_word(const char* list, const char* word) {
-  const size_t length = strlen(word);
-  for (const char* at = list; (at = strstr(at, word)); at += length)
-    if ((at == list || at[-1] == ' ') && (at[length] == ' ' || at[length] == 0)) return true;
-  return false;
-}
-
-const char* tf_library_name(const char* only, unsigned index) {
-  const char* const chosen = only ? only : getenv("TVMFLOW_OPENCL_LIBRARY");
-  if (chosen && *chosen) return index == 0 ? chosen : NULL;
-  return index < sizeof(names) / sizeof(names[0]) ? names[index] : NULL;
 }
 
 // Opens a vendor's library, which is in another linker namespace than the application.  Android's
@@ -63,7 +29,7 @@ static void* open_from_vendor(const char* name) {
 
 bool tf_library_open(tf_library* library, const char* name, char* text, size_t bytes) {
   // Bind lazily, because a driver may reference symbols that only its optional parts need.
-  const bool inside = name == in_process;
+  const bool inside = strcmp(name, TF_IN_PROCESS) == 0;
   void* handle = dlopen(inside ? NULL : name, RTLD_LAZY | RTLD_LOCAL);
   if (!handle) {
     const char* const error = dlerror();
@@ -88,19 +54,31 @@ bool tf_library_open(tf_library* library, const char* name, char* text, size_t b
   return false;
 }
 
-// Returns whether the platform's objects begin with a table of functions, as loaders require.
-static bool has_tables(const tf_opencl* api, cl_platform_id platform) {
+// Copies a fact of the platform in words; the caller frees it.  NULL: there is none.
+static char* platform_text(const tf_opencl* api, cl_platform_id platform, cl_uint what) {
   size_t bytes = 0;
   if (!api->clGetPlatformInfo ||
-      api->clGetPlatformInfo(platform, CL_PLATFORM_EXTENSIONS, 0, NULL, &bytes) != CL_SUCCESS)
-    return false;
-  char* const list = calloc(bytes + 1, 1);
-  const bool has =
-      list &&
-      api->clGetPlatformInfo(platform, CL_PLATFORM_EXTENSIONS, bytes, list, NULL) == CL_SUCCESS &&
-      tf_has_word(list, "cl_khr_icd");
+      api->clGetPlatformInfo(platform, what, 0, NULL, &bytes) != CL_SUCCESS)
+    return NULL;
+  char* const text = calloc(bytes + 1, 1);
+  if (text && api->clGetPlatformInfo(platform, what, bytes, text, NULL) == CL_SUCCESS) return text;
+  free(text);
+  return NULL;
+}
+
+// Returns whether the platform's objects begin with a table of functions, as loaders require.
+static bool has_tables(const tf_opencl* api, cl_platform_id platform) {
+  char* const list = platform_text(api, platform, CL_PLATFORM_EXTENSIONS);
+  const bool has = list && tf_has_word(list, "cl_khr_icd");
   free(list);
   return has;
+}
+
+static bool is_opencl_2(const tf_opencl* api, cl_platform_id platform) {
+  char* const version = platform_text(api, platform, CL_PLATFORM_VERSION);
+  const bool is = version && IsAtLeast(version, 2, 0);
+  free(version);
+  return is;
 }
 
 const char* tf_opencl_resolve(tf_opencl* api, const tf_library* library, cl_platform_id platform) {
@@ -122,12 +100,15 @@ const char* tf_opencl_resolve(tf_opencl* api, const tf_library* library, cl_plat
   TF_FROM_TABLE(name, index, result, parameters)                                                   \
   if (!api->name && !missing) missing = #name;
   TVMFLOW_OPENCL_ENTRY_POINTS(TF_NEEDED)
-  TF_MORE_ENTRY_POINTS(TF_NEEDED)
   // A driver's table may end before the optional entries, so they are read only if there is no
-  // other way.
-  TF_OPTIONAL_ENTRY_POINTS(TF_FROM_LIBRARY)
+  // other way, and those of OpenCL 2.0 only if the driver has that version.
+  TVMFLOW_OPENCL_OPTIONAL_ENTRY_POINTS(TF_FROM_LIBRARY)
+  TVMFLOW_OPENCL_2_ENTRY_POINTS(TF_FROM_LIBRARY)
   if (!library->exported) {
-    TF_OPTIONAL_ENTRY_POINTS(TF_FROM_TABLE)
+    TVMFLOW_OPENCL_OPTIONAL_ENTRY_POINTS(TF_FROM_TABLE)
+  }
+  if (!missing && is_opencl_2(api, platform)) {
+    TVMFLOW_OPENCL_2_ENTRY_POINTS(TF_FROM_TABLE)
   }
 #undef TF_NEEDED
 #undef TF_FROM_TABLE
