@@ -23,8 +23,8 @@ from tvmflow.tuning.alternatives import (
     network_of,
     tune_alternatives,
 )
+from tvmflow.tuning.choose_search import searches
 from tvmflow.tuning.measure import CRASH
-from tvmflow.tuning.search import searches
 from tvmflow.tuning.session import Network
 from tvmflow.tuning.tuner import Budget, Tuner
 from tvmflow.verify.reference import run_reference

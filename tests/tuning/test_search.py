@@ -10,7 +10,8 @@ from support.knob_choices import candidates
 from support.tunables import cost_of, tasks
 
 from tvmflow.errors import TvmflowError
-from tvmflow.tuning.search import SEARCHES, check_search, key_of, searches
+from tvmflow.tuning.choose_search import SEARCHES, check_search, searches
+from tvmflow.tuning.search import key_of
 
 
 def course(kind, seed, batches=4, device="cpu"):

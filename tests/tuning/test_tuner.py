@@ -27,8 +27,8 @@ from tvmflow.errors import FarmError
 from tvmflow.journal.journal import Journal
 from tvmflow.journal.records import Error
 from tvmflow.tuning import tuner as module
+from tvmflow.tuning.choose_search import searches
 from tvmflow.tuning.measure import WRONG
-from tvmflow.tuning.search import searches
 from tvmflow.tuning.tuner import Budget, Tuner
 
 

@@ -1,4 +1,4 @@
-"""Searches of knobs by the names that users choose, and those without a cost model."""
+"""Searches of knobs: their base class, and searches without a cost model."""
 
 from __future__ import annotations
 
@@ -6,20 +6,12 @@ import heapq
 import itertools
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
-from .._versions import install_command
-from ..errors import TvmflowError
 from ..journal.records import Value
 from .tasks import Knobs, Task
 
-if TYPE_CHECKING:
-    from tvm.s_tir.meta_schedule.cost_model import XGBModel
-
-#: Names of the searches, as for ``--search``.
-SEARCHES = ("evolutionary", "random", "grid", "neighbourhood")
 #: Draws without a new choice after which a random search ends.
 _DRAWS = 2000
 
@@ -117,44 +109,3 @@ def _nearest(values: Sequence, wanted: Value) -> int:
     if isinstance(wanted, str):
         return values.index(wanted) if wanted in values else 0
     return min(range(len(values)), key=lambda i: abs(values[i] - wanted))
-
-
-def check_search(kind: str) -> None:
-    """Reject a search that does not exist, or lacks a package, before minutes of work.
-
-    Raises `TvmflowError` with the available searches or the missing package.
-    """
-    if kind not in SEARCHES:
-        raise TvmflowError(
-            f"The search {kind!r} is not known; expected one of {', '.join(SEARCHES)}.",
-            remedy="Choose one of them with `search`.",
-        )
-    if kind == "evolutionary":
-        try:
-            import xgboost  # noqa: F401
-        except ImportError as error:
-            raise TvmflowError(
-                "The evolutionary search needs the package xgboost, which is not installed.",
-                remedy=f"{install_command('tuning')}, or choose `search=random`.",
-            ) from error
-
-
-def searches(kind: str, seed: int, trials: int) -> Callable[[Task], Search]:
-    """Return the function that creates the search of a task."""
-    models: dict[str, XGBModel] = {}
-
-    def make(task: Task) -> Search:
-        if kind == "grid":
-            return GridSearch(task, seed, trials)
-        if kind == "neighbourhood":
-            return NeighbourhoodSearch(task, seed)
-        if kind == "random" or not task.is_tunable:
-            return RandomSearch(task, seed)
-        # Imported here, as MetaSchedule takes a second to import.
-        from .evolution import EvolutionarySearch, cost_model
-
-        # Tasks of a family share a model.
-        model = models.setdefault(task.family.NAME, cost_model(seed))
-        return EvolutionarySearch(task, seed, model)
-
-    return make

@@ -29,8 +29,8 @@ from ..runtime.load import disturbance
 from ..runtime.timing import elapsed_ms
 from .alternatives import Decision, alternatives_of, tune_alternatives
 from .building import Builder
+from .choose_search import check_search, searches
 from .measure import Config, LocalRunner, Runner, Standing
-from .search import check_search, searches
 from .tasks import Knobs, Task, network_tasks, reference_task
 from .timing import is_faster
 from .tuner import Budget, Progress, Tuner, Watch
