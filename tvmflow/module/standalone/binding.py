@@ -169,9 +169,9 @@ _INTEL_NEEDS = (
 
 def opencl_libraries() -> Iterator[str | None]:
     """Yield OpenCL libraries to try, in order; ``None`` stands for the C runtime's own search."""
-    # As in the plug-in (native/opencl/devices.cc), PoCL shall compile each kernel once for all sizes
-    # of groups.  The C runtime does not change the environment of its process; the program that
-    # loads it may.
+    # As in the plug-in (native/opencl/devices.cc), PoCL shall compile each kernel once for all
+    # sizes of groups.  The C runtime does not change the environment of its process; the program
+    # that loads it may.
     os.environ.setdefault("POCL_WORK_GROUP_SPECIALIZATION", "0")
     if chosen := os.environ.get("TVMFLOW_OPENCL_LIBRARY"):
         yield _ready(chosen)
