@@ -25,7 +25,7 @@ from ..module.samples import random_inputs
 from .halves import first_loss
 from .noise import with_noise
 from .reference import all_results, read_model, run_reference
-from .tolerance import Comparison, Tolerance, compare, is_half, table_for, tolerance_for
+from .tolerance import Comparison, compare, is_half, table_for, tolerance_for
 
 if TYPE_CHECKING:
     from ..runtime.json_types import JsonMapping
@@ -115,11 +115,15 @@ def verify(
     table = table_for(module.metadata)
     allowed = {key: tolerance_for(reference[key].dtype.name, table) for key in names}
     half = is_half(module.metadata, "dtype")
-    outputs = _compare_all(results, reference, allowed)
+
+    def compared() -> tuple[Comparison, ...]:
+        return tuple(compare(k, result, reference[k], allowed[k]) for k, result in results.items())
+
+    outputs = compared()
     differs: dict[str, float] = {}
     if not all(output.passed for output in outputs):
         allowed, differs = with_noise(Path(model), logical, reference, allowed, half, wanted)
-        outputs = _compare_all(results, reference, allowed)
+        outputs = compared()
     undecided = tuple(
         output.name
         for output in outputs
@@ -144,12 +148,6 @@ def _undecided_note(output: str) -> str:
         "in their last place: it chooses among values that are nearly equal. Give inputs of the "
         "kind that the network was trained for."
     )
-
-
-def _compare_all(
-    results: Arrays, reference: Arrays, allowed: Mapping[str, Tolerance]
-) -> tuple[Comparison, ...]:
-    return tuple(compare(k, result, reference[k], allowed[k]) for k, result in results.items())
 
 
 def disagreement(name: str, got: np.ndarray, reference: np.ndarray) -> str | None:

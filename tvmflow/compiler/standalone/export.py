@@ -34,10 +34,7 @@ def make_plan(job: Compilation, compiler: Compiler) -> Plan:
     ``compiler`` compiles a reference for the self-test.
     """
     plan = build_plan(job)
-    weight_bytes = sum(weight.nbytes for weight in plan.weights.values())
-    test = make_self_test(job, weight_bytes, compiler)
-    plan.test_inputs, plan.test_outputs = test.inputs, test.outputs
-    plan.metadata = plan_metadata(job, plan, test.reference)
+    plan.metadata = plan_metadata(job, plan, make_self_test(job, plan, compiler))
     return plan
 
 

@@ -17,7 +17,6 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -35,7 +34,7 @@ from ...ir.units import bytes_text
 from ...module.blocked_layout import all_to_logical, to_blocked
 from ...module.module import Module
 from ...module.run_time_sizes import RunTimeSizes
-from ...module.standalone.plan import ExpectedOutput, SeededInput
+from ...module.standalone.plan import ExpectedOutput, Plan, SeededInput
 from ...verify.reference import run_reference
 from ...verify.tolerance import Tolerance, table_for, tolerance_for
 from ..compilation import Compilation
@@ -59,17 +58,13 @@ _RANGES = {"uint8": (0.0, 256.0), "int8": (-128.0, 128.0), "bool": (0.0, 2.0)}
 _FLOATS, _INTEGERS = (-1.0, 1.0), (0.0, 4.0)
 
 
-@dataclass(frozen=True)
-class SelfTest:
-    """Seeded inputs and expected outputs of all shapes; empty if they cannot be computed."""
+def make_self_test(job: Compilation, plan: Plan, compiler: Compiler) -> str:
+    """Add seeded inputs and the results for them to a plan, for all shapes.
 
-    inputs: list[SeededInput]
-    outputs: list[ExpectedOutput]
-    reference: str  #: Name and version of the program that computed the outputs.
-
-
-def make_self_test(job: Compilation, weight_bytes: int, compiler: Compiler) -> SelfTest:
-    """Compute the network's results for seeded inputs; log the reason if that is impossible."""
+    Returns name and version of the program that computed them; "", and logs the reason, if that is
+    impossible.
+    """
+    weight_bytes = sum(weight.nbytes for weight in plan.weights.values())
     inputs: list[SeededInput] = []
     outputs: list[ExpectedOutput] = []
     source = ""
@@ -87,8 +82,9 @@ def make_self_test(job: Compilation, weight_bytes: int, compiler: Compiler) -> S
             outputs += expected_outputs(each.model.outputs, references, table, first=len(outputs))
     except TvmflowError as error:
         logger.warning("The library has no self-test: %s", error.message)
-        return SelfTest([], [], "")
-    return SelfTest(inputs, outputs, source)
+        return ""
+    plan.test_inputs, plan.test_outputs = inputs, outputs
+    return source
 
 
 def _references(
