@@ -324,18 +324,17 @@ def test_several_shapes(rng):
 # Loops in reports of commands ------------------------------------------------------------------
 
 
-def test_profiles_have_the_kernels_of_all_iterations(rng):
-    for target in ("llvm", pytest.param("opencl", marks=pytest.mark.opencl)):
-        target = target if isinstance(target, str) else target.values[0]
-        with tvmflow.compile(network(7, rng), target=target) as module:
-            launches = {}
-            for n in (1, 3):
-                feeds = {"p": np.zeros((1, 7, 9, 7), np.float32), "n": np.array(n)}
-                launches[n] = [each.kernel for each in module.profile(feeds, 2)]
-            known = {kernel["name"] for kernel in module.metadata["kernels"]}
-            assert set(launches[3]) <= known
-            assert not (len(launches[3]) - len(launches[1])) % 2 > 0
-            assert len(launches[3]) > len(launches[1])
+@pytest.mark.parametrize("target", ["llvm", pytest.param("opencl", marks=pytest.mark.opencl)])
+def test_profiles_have_the_kernels_of_all_iterations(target, rng):
+    with tvmflow.compile(network(7, rng), target=target) as module:
+        launches = {}
+        for n in (1, 3):
+            feeds = {"p": np.zeros((1, 7, 9, 7), np.float32), "n": np.array(n)}
+            launches[n] = [each.kernel for each in module.profile(feeds, 2)]
+        known = {kernel["name"] for kernel in module.metadata["kernels"]}
+    assert set(launches[3]) <= known
+    assert not (len(launches[3]) - len(launches[1])) % 2
+    assert len(launches[3]) > len(launches[1])
 
 
 def test_tasks_are_those_of_bodies_too(rng):
