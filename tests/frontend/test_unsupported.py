@@ -183,3 +183,11 @@ def test_invalid_nodes(op_type, attributes, words):
     assert not isinstance(caught.value, UnsupportedModelError)
     assert words in caught.value.message
     assert op_type in caught.value.message
+
+
+@pytest.mark.parametrize(("op_type", "opset"), [("SequenceMap", 13), ("Optional", 14)])
+def test_expanded_operators_that_the_operator_set_lacks(op_type, opset):
+    model = chain((op_type, {}))
+    model.opset_import[0].version = opset
+    with pytest.raises(ModelError, match=f"No Op registered for {op_type}"):
+        load_model(model)
