@@ -88,7 +88,7 @@ def matmul_bnb4(parts: Parts) -> bool:
 
 
 def gather_block_quantized(parts: Parts) -> bool:
-    """Replace GatherBlockQuantized with Gather and DequantizeLinear.
+    """Replace GatherBlockQuantized with look-ups, from which numbers are dequantized.
 
     An index out of range gives zeros: it looks up an additional last row of zero scales.
     """
