@@ -202,3 +202,19 @@ def test_other_forms_are_refused_with_the_reason(reason):
         load_model(REFUSED[reason]())
     assert "com.microsoft.MatMulNBits" in caught.value.message
     assert re.search(reason, caught.value.details)
+
+
+def test_all_refused_nodes_are_in_one_error_with_the_file(tmp_path):
+    model = product(bits=3, block=16)
+    (node,) = model.graph.node
+    other = helper.make_node(node.op_type, node.input, ["other"], "second", domain=node.domain)
+    other.attribute.extend(a for a in node.attribute if a.name != "K")
+    model.graph.node.append(other)
+    model.graph.output.append(helper.make_tensor_value_info("other", TensorProto.FLOAT, None))
+    path = tmp_path / "refused.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(UnsupportedModelError) as caught:
+        load_model(path)
+    assert str(path) in caught.value.message
+    assert "have 3 bits" in caught.value.details
+    assert "'K' is missing" in caught.value.details

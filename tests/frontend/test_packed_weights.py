@@ -43,3 +43,24 @@ def test_other_readers_are_refused():
     with pytest.raises(UnsupportedModelError, match="INT4 and is read by node 'reader'") as caught:
         load_model(model("INT4", -8, 8, "Identity"))
     assert caught.value.remedy
+
+
+def test_limits_of_a_type_come_from_its_weights():
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "limits",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [5])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [5])],
+        [
+            numpy_helper.from_array(np.float32(0.5), "s"),
+            helper.make_tensor("z", TensorProto.INT4, [], [1]),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 21)]
+    imported = load_model(helper.make_model(graph, opset_imports=opsets, ir_version=10))
+    used = [names for node in imported.initializers.values() for _, names in node]
+    assert {name for names in used for name in names} == {"s", "z"}

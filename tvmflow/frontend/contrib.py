@@ -26,7 +26,7 @@ from onnx import TensorProto, helper
 
 from .converter import Refusal
 from .fused_transformers import embed_layer_normalization
-from .graph import CONTRIB_DOMAIN, node_attributes, node_name, operator_name, unsupported
+from .graph import CONTRIB_DOMAIN, node_name, operator_name
 from .packed_blocks import gather_block_quantized, matmul_bnb4, matmul_nbits
 from .replacement import Parts
 from .source import PACKED
@@ -47,31 +47,33 @@ def expand_quantized(
     constants: dict[str, np.ndarray],
     packed: Mapping[str, int],
     origins: dict[str, tuple[str, ...]],
+    problems: list[tuple[str, str, str]],
 ) -> list[onnx.NodeProto]:
     """Return the nodes with ONNX Runtime's quantized operators replaced by ONNX's.
 
     Constants that the new nodes need are added to ``constants``; ``origins`` maps them to the
     replaced node's constants.  ``packed`` has the element types of constants of 2 and 4 bits, which
     are bytes in ``constants``.  Unknown operators stay, and a later step reports them as not
-    supported.
-
-    Raises ``UnsupportedModelError`` for a form of an operator that is not supported.
+    supported.  Forms of operators that are not supported are added to ``problems``: operator, name
+    and reason of the node.
     """
+
+    def replaced(node: onnx.NodeProto, rule: _Rule | None) -> list[onnx.NodeProto]:
+        if rule is None:
+            return [node]
+        parts = Parts(node, opset, constants, packed, origins)
+        try:
+            return parts.nodes if rule(parts) else [node]
+        except Refusal as refusal:
+            problems.append((operator_name(node), node_name(node), str(refusal)))
+            return [node]
+
     result: list[onnx.NodeProto] = []
     for node in nodes:
-        if node.domain == CONTRIB_DOMAIN and opset >= _QUANTIZE and node.op_type in EXPANSIONS:
-            parts = Parts(node, opset, constants, packed)
-            try:
-                found = parts.nodes if EXPANSIONS[node.op_type](parts) else [node]
-            except Refusal as refusal:
-                problem = operator_name(node), node_name(node), str(refusal)
-                raise unsupported([problem], "the model") from None
-            sources = tuple(name for name in node.input if name in constants)
-            origins |= dict.fromkeys(parts.added, sources)
-        else:
-            found = [node]
-        for each in found:
-            result.extend(_without_packed(each, opset, constants, packed) or [each])
+        is_expanded = node.domain == CONTRIB_DOMAIN and opset >= _QUANTIZE
+        for each in replaced(node, EXPANSIONS.get(node.op_type) if is_expanded else None):
+            is_quantize = each.op_type == "QuantizeLinear" and not each.domain
+            result += replaced(each, _without_packed if is_quantize else None)
     return result
 
 
@@ -246,27 +248,21 @@ EXPANSIONS: dict[str, _Rule] = {
 }  # fmt: skip
 
 
-def _without_packed(
-    node: onnx.NodeProto, opset: int, constants: dict[str, np.ndarray], packed: Mapping[str, int]
-) -> list[onnx.NodeProto] | None:
-    """Return byte-typed nodes for a QuantizeLinear to 2 or 4 bits; ``None`` for other nodes.
+def _without_packed(parts: Parts) -> bool:
+    """Replace a QuantizeLinear to 2 or 4 bits with nodes on bytes; return false for other types.
 
     ::
 
         before  QuantizeLinear(x, s, z : int4)
         after   Clip(QuantizeLinear(x, s, z : int8), -8, 7)
     """
-    if node.op_type != "QuantizeLinear" or node.domain:
-        return None
-    kind = packed.get(node.input[2]) if len(node.input) > 2 else None
-    attributes = node_attributes(node)
-    kind = kind or attributes.get("output_dtype")
-    if kind is None or kind not in _LIMITS:
-        return None
+    attributes = parts.attributes
+    kind = parts.packed.get(parts.input(2)) or attributes.get("output_dtype")
+    if kind not in _LIMITS:
+        return False
     if attributes.get("output_dtype"):
         attributes["output_dtype"] = helper.np_dtype_to_tensor_dtype(np.dtype(PACKED[kind]))
-    parts = Parts(node, opset, constants, packed)
-    value = parts.add("QuantizeLinear", node.input, **attributes)
+    value = parts.add("QuantizeLinear", parts.node.input, **attributes)
     limits = [parts.constant(np.array(n, PACKED[kind])) for n in _LIMITS[kind]]
     parts.add("Clip", [value, *limits])
-    return parts.nodes
+    return True

@@ -15,7 +15,7 @@ from ..ir.tensors import TensorInfo, TensorType
 from ..ops.onnx_form import register_schemas
 from .contrib import expand_quantized
 from .expansion import EXPANDERS
-from .graph import DEFAULT_DOMAINS, Graph, node_name, operator_name, unknown_operator
+from .graph import DEFAULT_DOMAINS, Graph, node_name, operator_name, unknown_operator, unsupported
 from .lift import lift_constants
 from .nested import all_nodes, nested_graphs, rewritten
 from .node_types import NEWEST_FORMS
@@ -62,16 +62,20 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
         nodes = lift_constants(inlined, source, constants)
 
     origins: dict[str, tuple[str, ...]] = {}
+    problems: list[tuple[str, str, str]] = []
 
     def rewrite(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
-        expanded = expand_quantized(nodes, opset, constants, packed, origins)
+        expanded = expand_quantized(nodes, opset, constants, packed, origins, problems)
         return move_quantized(expanded, constants)
 
+    nodes = rewritten(nodes, rewrite)
+    if problems:
+        raise unsupported(problems, source.label)
     result = Graph(
         source.name, opset,
         inputs=infos,
         outputs=[value.name for value in graph.output],
-        nodes=rewritten(nodes, rewrite),
+        nodes=nodes,
         constants=constants,
         large_weight_bytes=source.large_weight_bytes,
         types={info.name: TensorType(info.shape, info.dtype) for info in infos},
@@ -164,8 +168,9 @@ def _packed_weights(graph: onnx.GraphProto) -> dict[str, int]:
         if node.op_type not in _READ_PACKED and id(node) not in by_name:
             raise UnsupportedModelError(
                 f"Tensor {name!r} has the element type {dtype_name(packed[name])} and is read by "
-                f"node {node_name(node)!r} ({node.op_type}); only {' and '.join(_READ_PACKED)} "
-                "may read such weights.",
+                f"node {node_name(node)!r} ({node.op_type}); only {' and '.join(_READ_PACKED)}, "
+                f"and outside of nested graphs {' and '.join(_READ_BY_NAME)}, may read such "
+                "weights.",
                 remedy="Keep the weights in 8 bits.",
             )
     return packed

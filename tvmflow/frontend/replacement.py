@@ -18,17 +18,17 @@ class Parts:
 
     def __init__(
         self, node: onnx.NodeProto, opset: int, constants: dict[str, np.ndarray],
-        packed: Mapping[str, int],
+        packed: Mapping[str, int], origins: dict[str, tuple[str, ...]],
     ):  # fmt: skip
         self.node, self.opset, self.constants, self.packed = node, opset, constants, packed
+        self._origins = origins
+        self._sources = tuple(name for name in node.input if name in constants)
         self.attributes: dict[str, Any] = node_attributes(node)
         self._name = node_name(node)
         # Node names need not be unique, names of results are.
         self._base = next(filter(None, node.output), self._name)
         self._nodes: list[onnx.NodeProto] = []
         self._results: set[str] = set()
-        #: Names of constants that were added.
-        self.added: list[str] = []
 
     def input(self, index: int) -> str:
         """Return the name of an input, empty if it is not given."""
@@ -83,12 +83,12 @@ class Parts:
         return array
 
     def constant(self, array: np.ndarray) -> str:
-        """Add a constant and return its name."""
+        """Add a constant that comes from the replaced node's constants, and return its name."""
         name = f"{self._base}:constant{len(self._nodes)}"
         while name in self.constants:
             name += "_"
         self.constants[name] = array
-        self.added.append(name)
+        self._origins[name] = self._sources
         return name
 
     def real(self, quantized: Sequence[str], **attributes: object) -> str:
