@@ -11,14 +11,13 @@ import onnx
 import tvm
 from tvm import relax, te, topi
 
-from ..ir.expressions import OPAQUE
 from ..ir.names import unique
 from ..ir.operator import FUNCTION_ATTRIBUTE
 from ..ir.operators import OPERATORS
 from ..ir.rewriter import constant, identifier, shape_of
 from ..ir.tensors import TensorType
 from ..ops.onnx_form import attributes_of
-from .converter import Converter, InvalidNode, NodeContext, Refusal, bind, dtype_of
+from .converter import Converter, InvalidNode, NodeContext, Refusal, bind, call_unfused, dtype_of
 from .dynamic import MAKERS
 from .graph import NOT_TAKEN, Graph, invalid, node_name
 from .ops import CONVERTERS
@@ -112,8 +111,7 @@ def _converted(builder: relax.BlockBuilder, value: relax.Expr, dtype: str) -> re
 
     As it is never fused, it only loads or stores halves, for which devices need no fp16 arithmetic.
     """
-    options = {"primfunc_name_hint": "convert", "primfunc_attrs": {"op_pattern": OPAQUE}}
-    return builder.call_te(lambda x: topi.cast(x, dtype), value, **options)
+    return call_unfused(builder, "convert", lambda x: topi.cast(x, dtype), value)
 
 
 def _convert_nodes(builder: relax.BlockBuilder, graph: Graph, expressions: _Expressions) -> None:

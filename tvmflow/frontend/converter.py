@@ -22,6 +22,7 @@ import onnx
 from tvm import relax
 from tvm.relax import op as R
 
+from ..ir.expressions import OPAQUE
 from ..ir.limits import excess
 from ..ir.rewriter import constant, constant_array, identifier, shape_of
 from ..ir.tensors import TensorType
@@ -225,6 +226,15 @@ def bind(
     variable = kind(name, normalized.ty)
     builder.emit_normalized(relax.VarBinding(variable, normalized))
     return variable
+
+
+def call_unfused(
+    builder: relax.BlockBuilder, hint: str, compute: Callable[..., Any], *args: Any, **options: Any
+) -> relax.Call:
+    """Call a tensor expression as a function of this name that is never fused with others."""
+    return builder.call_te(
+        compute, *args, primfunc_name_hint=hint, primfunc_attrs={"op_pattern": OPAQUE}, **options
+    )
 
 
 def dtype_of(expression: relax.Expr) -> str:

@@ -8,30 +8,23 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ...ir.expressions import OPAQUE
 from ...schedules import compaction, nms
-from ..converter import NodeContext, converts
-
-#: Attributes of their functions, which prevent fusion.
-_ALONE = {"op_pattern": OPAQUE}
+from ..converter import NodeContext, call_unfused, converts
 
 
 @converts("Compaction")
 def compact(c: NodeContext) -> list[relax.Expr]:
     """Return the int32 positions of nonzero elements of an int32 vector, and their number."""
-    call = c.builder.call_te(
-        compaction.compute, c.input(), c.required("most"),
-        primfunc_name_hint="compaction", primfunc_attrs=_ALONE,
-    )  # fmt: skip
+    most = c.required("most")
+    call = call_unfused(c.builder, "compaction", compaction.compute, c.input(), most)
     return [relax.TupleGetItem(call, index) for index in range(2)]
 
 
 @converts("BoxSelection")
 def select_boxes(c: NodeContext) -> list[relax.Expr]:
     """Return boxes ``[B * C, stored]`` that do not overlap, and their numbers ``[B * C]``."""
-    call = c.builder.call_te(
-        nms.compute, c.inputs(), c.required("stored"),
+    call = call_unfused(
+        c.builder, "nms", nms.compute, c.inputs(), c.required("stored"),
         centered=bool(c.required("centered")), has_threshold=bool(c.required("has_threshold")),
-        primfunc_name_hint="nms", primfunc_attrs=_ALONE,
     )  # fmt: skip
     return [relax.TupleGetItem(call, index) for index in range(3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -10,10 +11,9 @@ import onnx
 from tvm import relax, te, tirx, topi
 from tvm.relax import op as R
 
-from ...ir.expressions import OPAQUE
 from ...ir.rewriter import constant, shape_of
 from ...ir.tensors import TensorType
-from ..converter import NodeContext, Refusal, converts, formulas, normalized_axes
+from ..converter import NodeContext, Refusal, call_unfused, converts, formulas, normalized_axes
 from ..graph import Graph, node_attributes
 
 #: Most parts that one kernel concatenates, and that a Split cuts from the tensor directly.
@@ -47,15 +47,13 @@ def joined(c: NodeContext, parts: Sequence[relax.Expr], axis: int) -> relax.Expr
     """
     while len(parts) > MOST_JOINED:
         groups = [parts[i : i + MOST_JOINED] for i in range(0, len(parts), MOST_JOINED)]
-        parts = [c.emit(_join(c, group, axis)) for group in groups]
+        parts = [
+            c.emit(call_unfused(c.builder, "join", lambda *xs: topi.concatenate(xs, axis), *group))
+            if len(group) > 1
+            else group[0]
+            for group in groups
+        ]
     return parts[0] if len(parts) == 1 else R.concat(list(parts), axis)
-
-
-def _join(c: NodeContext, parts: Sequence[relax.Expr], axis: int) -> relax.Expr:
-    if len(parts) == 1:
-        return parts[0]
-    options = {"primfunc_name_hint": "join", "primfunc_attrs": {"op_pattern": OPAQUE}}
-    return c.builder.call_te(lambda *xs: topi.concatenate(xs, axis), *parts, **options)
 
 
 @converts("Split")
@@ -81,20 +79,14 @@ def split(c: NodeContext) -> list[relax.Expr | None]:
         group, wanted = ranges[first : first + size], used[first : first + size]
         start, x = 0, c.input()
         if size < len(ranges) and any(wanted):
-            start = group[0][0]
-            x = c.emit(_part(c, axis, start, group[-1][1]))
+            start, stop = group[0][0], group[-1][1]
+            cut = partial(topi.strided_slice, begin=[start], end=[stop], strides=[1], axes=[axis])
+            x = c.emit(call_unfused(c.builder, "part", cut, x))
         parts += [
             R.strided_slice(x, [axis], [begin - start], [end - start]) if is_used else None
             for (begin, end), is_used in zip(group, wanted, strict=True)
         ]
     return parts
-
-
-def _part(c: NodeContext, axis: int, begin: int, end: int) -> relax.Expr:
-    options = {"primfunc_name_hint": "part", "primfunc_attrs": {"op_pattern": OPAQUE}}
-    return c.builder.call_te(
-        lambda x: topi.strided_slice(x, [begin], [end], [1], [axis]), c.input(), **options
-    )
 
 
 def _split_lengths(c: NodeContext, axis: int) -> list[int]:
