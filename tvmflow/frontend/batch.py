@@ -31,9 +31,9 @@ from .batch_rules import (
     FREE,
     MULTIPLE,
     Batch,
+    BatchFacts,
     Node,
     NotProvenError,
-    Values,
     batches_of_results,
 )
 from .expand_shapes import Shapes
@@ -91,7 +91,7 @@ def _prove(source: Source, shapes: tuple[Shapes, Shapes]) -> BatchProof:
         names = list(graphs[0].outputs)
         for graph in graphs:
             propagate(graph)
-        values = Values(graphs, dict(inputs))
+        values = BatchFacts(graphs, dict(inputs))
         for node in nodes:
             _follow(values, node)
         node = None
@@ -121,7 +121,7 @@ def _batches_of_inputs(small: Shapes, large: Shapes) -> dict[str, Batch]:
     return found
 
 
-def _follow(values: Values, node: onnx.NodeProto) -> None:
+def _follow(values: BatchFacts, node: onnx.NodeProto) -> None:
     """Note the batches of a node's results, or the kinds of their numbers."""
     results = [name for name in node.output if name]
     given = [values.aliases.get(name, name) for name in reads(node) if name]
@@ -143,9 +143,7 @@ def _follow(values: Values, node: onnx.NodeProto) -> None:
     elif not batched and (kinds := _kinds_of_numbers(c)) is not None:
         values.kinds[results[0]] = kinds
     else:
-        batches = batches_of_results(c)
-        each = batches * len(node.output) if len(batches) == 1 else batches
-        for name, batch in zip(node.output, each, strict=False):
+        for name, batch in zip(node.output, batches_of_results(c), strict=False):
             if name:
                 _check_shapes(values.shape(name), values.shape(name, 1), batch)
                 values.batches[name] = batch

@@ -36,10 +36,10 @@ FREE, MULTIPLE, DEPENDS = 0, 1, 2
 
 
 @dataclass
-class Values:
+class BatchFacts:
     """The facts about the values of a model at two batches."""
 
-    graphs: Sequence[Graph] = ()
+    graphs: Sequence[Graph]
     #: Batch axes of the values that have one.
     batches: dict[str, Batch] = field(default_factory=dict)
     #: Kind of each number of the values computed from shapes.
@@ -58,7 +58,7 @@ class Values:
 class Node:
     """A node as rules see it: batches, shapes and constants of its operands, and attributes."""
 
-    def __init__(self, values: Values, node: onnx.NodeProto):
+    def __init__(self, values: BatchFacts, node: onnx.NodeProto):
         self.values, self.node = values, node
         self.opset = values.graphs[0].opset
         self.attributes = node_attributes(node)
@@ -129,12 +129,13 @@ class Node:
 
 #: Labels of a tensor's axes; those of an operand that are ``None`` are of axes that are mixed.
 Labels = Sequence[Hashable]
-#: Labels of the operands that may have the batch, and of the results; or the batch of all results.
+#: Labels of the operands that may have the batch, and of each result (or one for all results); or
+#: the batch of all results.
 Answer = tuple[Mapping[int, Labels], Sequence[Labels]] | Batch
 
 
 def batches_of_results(c: Node) -> list[Batch]:
-    """Return the batch of each result of a node, or of all of them.
+    """Return the batch of each result of a node.
 
     All operands that have an axis with the batch's label must have the batch; operands without
     labels must not have it.
@@ -144,7 +145,7 @@ def batches_of_results(c: Node) -> list[Batch]:
     rule, reason = _RULES[c.node.op_type]
     answer = rule(c)
     if isinstance(answer, Batch):
-        return [answer]
+        return [answer] * len(c.node.output)
     operands, results = answer
     found = set()
     for index in range(len(c.inputs)):
@@ -161,7 +162,8 @@ def batches_of_results(c: Node) -> list[Batch]:
     for index, labels in operands.items():
         if labels.count(label) > (c.batch(index) is not None):
             raise NotProvenError(f"its input {c.name(index)!r} has an extent for the batch")
-    return [Batch(labels.index(label), each) for labels in results]
+    batches = [Batch(labels.index(label), each) for labels in results]
+    return batches * len(c.node.output) if len(batches) == 1 else batches
 
 
 # -- operators whose results have the axes of their operands, of which they mix some ---------------
