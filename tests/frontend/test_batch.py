@@ -13,7 +13,7 @@ from reference import graph_model, node_model, onnxruntime_results
 from support.onnx_models import nodes_of
 
 from tvmflow.frontend.batch import Batch, BatchProof, prove_independence
-from tvmflow.frontend.load import expand_shapes
+from tvmflow.frontend.expand_shapes import expand
 from tvmflow.frontend.source import open_model
 
 FAMILIES = {**WINDOWS, "Resize": resize, **OPERATORS, **SHAPES}
@@ -23,7 +23,7 @@ PARTS = ((0, 2), (2, 5))
 def prove(model, **shapes) -> BatchProof:
     source = open_model(model)
     given = {name: ("1..4", *shape) for name, shape in shapes.items()}
-    return prove_independence(source, expand_shapes(source, given, {}).probes)
+    return prove_independence(source, expand(source.inputs, given, {}).probes)
 
 
 def named(text):

@@ -7,8 +7,7 @@ from onnx import helper
 from reference import graph_model
 
 from tvmflow.errors import ShapeError
-from tvmflow.frontend.expand_shapes import compiled_batches, is_open
-from tvmflow.frontend.load import expand_shapes
+from tvmflow.frontend.expand_shapes import compiled_batches, expand, is_open
 from tvmflow.frontend.source import open_model
 
 
@@ -21,7 +20,7 @@ def model(*shapes):
 
 
 def expanded(source, at=None, **shapes):
-    return [dict(v) for v in expand_shapes(source, shapes, at or {}).variants]
+    return [dict(v) for v in expand(source.inputs, shapes, at or {}).variants]
 
 
 IMAGES = (["N", 3, "H", "W"],)
@@ -71,11 +70,11 @@ def test_several_open_inputs_are_named_and_go_together():
 
 def test_probes_are_two_batches_of_each_size():
     source = model(*IMAGES)
-    found = expand_shapes(source, {"a": ("1..4", 3, "?", "?")}, {"": [(8, 8), (4, 6)]})
+    found = expand(source.inputs, {"a": ("1..4", 3, "?", "?")}, {"": [(8, 8), (4, 6)]})
     assert found.probes == tuple(
         ({"a": (2, 3, *size)}, {"a": (3, 3, *size)}) for size in ((8, 8), (4, 6))
     )
-    assert not expand_shapes(source, {"a": (1, 3, "?", "?")}, {"": [(8, 8)]}).probes
+    assert not expand(source.inputs, {"a": (1, 3, "?", "?")}, {"": [(8, 8)]}).probes
 
 
 def test_what_may_stand_for_several_shapes():

@@ -23,8 +23,7 @@ from ..devices.target import TargetSpec
 from ..errors import CompileError, ShapeError
 from ..frontend.apply_options import apply_options
 from ..frontend.batch import BatchProof, prove_independence
-from ..frontend.expand_shapes import is_open
-from ..frontend.load import expand_shapes
+from ..frontend.expand_shapes import expand, is_open
 from ..frontend.source import open_model
 from ..graph.memory import shared_sizes
 from ..ir.names import nodes_of_functions, unique, with_renamed_functions
@@ -57,7 +56,7 @@ def expand_variants(job: Compilation) -> list[Compilation]:
     if not is_open(options.shapes, options.at):
         return []
     source = apply_options(open_model(job.source), vars(options))
-    expansion = expand_shapes(source, options.shapes, options.extents_by_input)
+    expansion = expand(source.inputs, options.shapes, options.extents_by_input)
     if len(expansion.variants) == 1:
         job.options = replace(options, shapes=dict(expansion.variants[0]), at={})
         return []

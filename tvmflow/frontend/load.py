@@ -13,13 +13,11 @@ import tvm
 
 from ..errors import TvmflowError, UnsupportedModelError
 from ..ir.call_checks import CallCheck
-from ..ir.extents import Extent
 from ..ir.limits import LARGE_WEIGHT_BYTES
 from ..ir.names import unique
 from ..ir.tensors import SizeLimit, TensorInfo, count_name
 from . import expanders  # noqa: F401 (registers them)
 from .convert import binding_names, to_relax
-from .expand_shapes import Expansion, expand
 from .graph import NOT_TAKEN, Graph, node_name, unsupported
 from .index_checks import add_index_checks
 from .int4 import keep_nibbles
@@ -222,12 +220,3 @@ def _add_counts(graph: Graph, names: list[str]) -> tuple[SizeLimit, ...]:
         graph.outputs.append(check.taken)
         limits.append(SizeLimit(name, check.node, 0, reason=check.reason))
     return tuple(limits)
-
-
-def expand_shapes(
-    source: Source,
-    shapes: Mapping[str, Sequence[Extent]],
-    at: Mapping[str, Sequence[Sequence[int]]],
-) -> Expansion:
-    """Expand `shapes` and `at` to static shapes of a model; see `.expand_shapes.expand`."""
-    return expand(source.inputs, shapes, at)
