@@ -46,21 +46,8 @@ def test_other_readers_are_refused():
 
 
 def test_limits_of_a_type_come_from_its_weights():
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "limits",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [5])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [5])],
-        [
-            numpy_helper.from_array(np.float32(0.5), "s"),
-            helper.make_tensor("z", TensorProto.INT4, [], [1]),
-        ],
-    )
-    opsets = [helper.make_opsetid("", 21)]
-    imported = load_model(helper.make_model(graph, opset_imports=opsets, ir_version=10))
+    constants = {"s": np.float32(0.5), "z": helper.make_tensor("z", TensorProto.INT4, [], [1])}
+    text = "q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z)"
+    imported = load_model(model_of(text, {"x": [5]}, {"y": [5]}, constants, opset=21))
     used = [names for node in imported.initializers.values() for _, names in node]
     assert {name for names in used for name in names} == {"s", "z"}
