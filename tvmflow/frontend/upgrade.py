@@ -264,16 +264,6 @@ def _compare(old: _Old, attributes: _Attributes) -> _Attributes:
     return {k: v for k, v in attributes.items() if k not in ("broadcast", "axis")}
 
 
-def _cast(old: _Old, attributes: _Attributes) -> _Attributes:
-    """Replace the name of the element type with its number."""
-    return attributes | {"to": TensorProto.DataType.Value(attributes["to"])}
-
-
-def _pad(old: _Old, attributes: _Attributes) -> _Attributes:
-    """Rename the attribute ``paddings``."""
-    return attributes | {"pads": attributes.pop("paddings")}
-
-
 def _split(old: _Old, attributes: _Attributes) -> _Attributes:
     """Move the lengths to an attribute.  The axis has no default in operator set 1."""
     if "axis" not in attributes:
@@ -346,8 +336,9 @@ def _enlarged(old: _Old, attributes: _Attributes) -> _Attributes:
 #: The newest operator set in which a rule applies, and the rule, by operator.
 _RULES: dict[str, tuple[int, Callable[[_Old, _Attributes], _Attributes]]] = {
     **dict.fromkeys(("And", "Equal", "Greater", "Less", "Or", "Xor"), (6, _compare)),
-    "Cast": (5, _cast),
-    "Pad": (1, _pad),
+    # The element type was given by its name.
+    "Cast": (5, lambda old, given: given | {"to": TensorProto.DataType.Value(given["to"])}),
+    "Pad": (1, lambda old, given: given | {"pads": given.pop("paddings")}),
     "Split": (1, _split),
     "Tile": (5, _tile),
     "LpPool": (1, _norm),
