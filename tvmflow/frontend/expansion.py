@@ -25,7 +25,7 @@ from ..ir.operator import DOMAIN
 from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorType
 from ..ir.units import counted
-from .converter import InvalidNode, Refusal
+from .converter import InvalidNode, Refusal, normalized_axis
 from .graph import invalid, node_attributes, node_name, operator_name
 from .nested import all_nodes, names_of, needed, reads, renamed
 from .opsets import is_marked, raised
@@ -201,17 +201,15 @@ class Expansion:
     def stacked(self, names: Sequence[str], axis: int) -> Nodes[str]:
         """Stack tensors of one type along a new axis."""
         kind = self.type_of(names[0])
-        rank = len(kind.shape) + 1
-        if not -rank <= axis < rank:
-            raise InvalidNode(f"its axis {axis} does not exist in a tensor with {rank} axes")
+        axis = normalized_axis(axis, len(kind.shape) + 1)
         shape = [*kind.shape]
-        shape.insert(axis % rank, 1)
+        shape.insert(axis, 1)
         parts = []
         for name in names:
             if self.type_of(name) != kind:
                 raise Refusal(f"it stacks tensors of types {kind} and {self.type_of(name)}")
             parts.append((yield from self.reshaped(name, shape)))
-        return (yield from self.concatenated(parts, axis % rank))
+        return (yield from self.concatenated(parts, axis))
 
     def concatenated(self, names: Sequence[str], axis: int) -> Nodes[str]:
         """Concatenate tensors along an axis, at most `MOST_PARTS` in one node."""

@@ -409,12 +409,7 @@ def col2im(c: NodeContext) -> relax.Expr:
     sizes = tuple(int(n) for n in c.array(1, "shape of the image"))
     kernel = tuple(int(n) for n in c.array(2, "shape of the blocks"))
     windows = read_windows(c.attributes, kernel, sizes)
-    counts = [
-        (size + begin + end - span) // stride + 1
-        for size, begin, end, span, stride in zip(
-            sizes, windows.begin, windows.end, windows.spans, windows.strides, strict=True
-        )
-    ]
+    counts = list(windows.counts(sizes))
     batch, depth, columns = c.shape()
     if columns != prod(counts) or depth % prod(kernel):
         raise InvalidNode(
