@@ -26,14 +26,14 @@ from onnx import TensorProto, helper
 
 from .converter import Refusal
 from .fused_transformers import embed_layer_normalization
-from .graph import CONTRIB_DOMAIN, node_name, operator_name
+from .graph import CONTRIB_DOMAIN, lists_of, node_name, operator_name
 from .packed_blocks import gather_block_quantized, matmul_bnb4, matmul_nbits
 from .replacement import Parts
 from .source import PACKED
 
 #: First operator set with QuantizeLinear; with DynamicQuantizeLinear; with one scale per column and
-#: Softmax along one axis; and with the axes of ReduceMean as an input.
-_QUANTIZE, _DYNAMIC, _COLUMNS, _AXES = 10, 11, 13, 18
+#: Softmax along one axis.
+_QUANTIZE, _DYNAMIC, _COLUMNS = 10, 11, 13
 #: Least and largest number of each type of 2 and 4 bits.
 _LIMITS = {
     TensorProto.INT4: (-8, 7), TensorProto.UINT4: (0, 15),
@@ -143,12 +143,10 @@ def _softmax(parts: Parts) -> bool:
 
 
 def _reduce_mean(parts: Parts) -> bool:
-    real = parts.real(parts.inputs(0, 1, 2))
-    attributes = dict(parts.attributes)
-    inputs = [real]
-    if parts.opset >= _AXES:
-        inputs.append(parts.constant(np.array(attributes.pop("axes", ()), np.int64)))
-    parts.add("ReduceMean", inputs, **attributes)
+    real, attributes = parts.real(parts.inputs(0, 1, 2)), dict(parts.attributes)
+    given = {"axes": attributes.pop("axes")} if "axes" in attributes else {}
+    axes, older = lists_of("ReduceMean", parts.opset, parts.constant, **given)
+    parts.add("ReduceMean", [real, *axes], **attributes, **older)
     return parts.quantize(parts.inputs(3, 4))
 
 
@@ -258,7 +256,7 @@ def _without_packed(parts: Parts) -> bool:
     """
     attributes = parts.attributes
     kind = parts.packed.get(parts.input(2)) or attributes.get("output_dtype")
-    if kind not in _LIMITS:
+    if kind is None or kind not in _LIMITS:
         return False
     if attributes.get("output_dtype"):
         attributes["output_dtype"] = helper.np_dtype_to_tensor_dtype(np.dtype(PACKED[kind]))

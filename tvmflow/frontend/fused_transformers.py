@@ -17,11 +17,11 @@ from onnx import TensorProto
 
 from .converter import InvalidNode, Refusal
 from .expansion import Expansion, Nodes, expands
-from .graph import CONTRIB_DOMAIN
+from .graph import CONTRIB_DOMAIN, lists_of
 from .replacement import Parts
 
-#: First operator sets with limits of Slice, axes of ReduceSum and axes of ReduceMean as inputs.
-_SLICES, _SUM_AXES, _MEAN_AXES = 10, 13, 18
+#: First operator set with limits of Slice as inputs.
+_SLICES = 10
 
 
 # Embeddings ------------------------------------------------------------------------------
@@ -57,13 +57,13 @@ def embed_layer_normalization(parts: Parts) -> bool:
     if mask:
         ones = parts.add("Equal", [mask, parts.constant(np.int32(1))])
         ones = parts.add("Cast", [ones], to=TensorProto.INT32)
-        parts.result(1, _reduced(parts, "ReduceSum", ones, 1, _SUM_AXES, keepdims=0))
+        parts.result(1, _reduced(parts, "ReduceSum", ones, 1, keepdims=0))
     else:
         batch = sliced(extents, 0, parts.constant(np.array([1])))
         parts.result(1, parts.add("Expand", [parts.constant(np.int32(0)), batch]))
-    centered = parts.add("Sub", [total, _reduced(parts, "ReduceMean", total, 2, _MEAN_AXES)])
+    centered = parts.add("Sub", [total, _reduced(parts, "ReduceMean", total, 2)])
     squares = parts.add("Mul", [centered, centered])
-    variance = _reduced(parts, "ReduceMean", squares, 2, _MEAN_AXES)
+    variance = _reduced(parts, "ReduceMean", squares, 2)
     known = parts.constants.get(gamma)
     dtype = np.float32 if is_quantized or known is None else known.dtype
     epsilon = parts.constant(np.array(parts.attributes.get("epsilon", 1e-12), dtype))
@@ -73,13 +73,10 @@ def embed_layer_normalization(parts: Parts) -> bool:
     return True
 
 
-def _reduced(
-    parts: Parts, op_type: str, value: str, axis: int, since: int, **attributes: int
-) -> str:
-    """Add a reduction along an axis, which is an input starting at operator set ``since``."""
-    if parts.opset < since:
-        return parts.add(op_type, [value], axes=[axis], **attributes)
-    return parts.add(op_type, [value, parts.constant(np.array([axis]))], **attributes)
+def _reduced(parts: Parts, op_type: str, value: str, axis: int, **attributes: int) -> str:
+    """Add a reduction along an axis."""
+    axes, older = lists_of(op_type, parts.opset, parts.constant, axes=[axis])
+    return parts.add(op_type, [value, *axes], **attributes, **older)
 
 
 # Attention -------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -231,6 +231,18 @@ def _text(value: Any) -> Any:
     if isinstance(value, list):
         return [_text(each) for each in value]
     return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def lists_of(
+    op_type: str, opset: int, constant: Callable[[np.ndarray], str], **lists: int | Sequence[int]
+) -> tuple[list[str], dict[str, Any]]:
+    """Return the inputs and attributes that give a node lists such as ``axes``.
+
+    They are attributes in older operator sets; in newer ones ``constant`` makes the inputs.
+    """
+    if lists.keys() <= onnx.defs.get_schema(op_type, opset).attributes.keys():
+        return [], lists
+    return [constant(np.array(each, np.int64).reshape(-1)) for each in lists.values()], {}
 
 
 def unknown_operator(node: onnx.NodeProto, opset: int) -> str | None:

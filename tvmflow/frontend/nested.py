@@ -25,6 +25,13 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
             yield from all_nodes(graph.node)
 
 
+def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and the graphs nested in it, at any depth."""
+    yield graph
+    for node in all_nodes(graph.node):
+        yield from nested_graphs(node)
+
+
 def reads(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names that a node depends on: its inputs, and captures of its nested graphs."""
     yield from node.input

@@ -17,7 +17,7 @@ from .contrib import expand_quantized
 from .expansion import EXPANDERS
 from .graph import DEFAULT_DOMAINS, Graph, node_name, operator_name, unknown_operator, unsupported
 from .lift import lift_constants
-from .nested import all_nodes, nested_graphs, rewritten
+from .nested import all_graphs, all_nodes, rewritten
 from .node_types import NEWEST_FORMS
 from .opsets import with_marked_opsets
 from .rewrite import move_quantized
@@ -152,8 +152,7 @@ def _packed_weights(graph: onnx.GraphProto) -> dict[str, int]:
     points that determine the type of a result.
     """
     nodes = list(all_nodes(graph.node))
-    graphs = [graph, *(inner for node in nodes for inner in nested_graphs(node))]
-    weights = [tensor for each in graphs for tensor in each.initializer]
+    weights = [tensor for each in all_graphs(graph) for tensor in each.initializer]
     packed = {t.name: t.data_type for t in weights if t.data_type in PACKED}
     for node in nodes:
         if node.op_type == "Constant":

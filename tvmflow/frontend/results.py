@@ -25,7 +25,8 @@ from ..ir.results import (
     parse_result,
     parse_selection,
 )
-from .nested import all_nodes, names_of, nested_graphs, own_names, renamed
+from .graph import lists_of
+from .nested import all_graphs, names_of, own_names, renamed
 from .prepare import check_versions
 from .source import Source, dtype_name
 
@@ -81,7 +82,7 @@ def with_results(source: Source, results: Mapping[str, str] | None) -> Source:
 
 def _names(model: onnx.ModelProto) -> set[str]:
     """Return the names of all values of the model."""
-    return set().union(*map(own_names, _graphs(model.graph)))
+    return set().union(*map(own_names, all_graphs(model.graph)))
 
 
 def _pair(graph: onnx.GraphProto, name: str) -> tuple[str, str] | None:
@@ -89,10 +90,6 @@ def _pair(graph: onnx.GraphProto, name: str) -> tuple[str, str] | None:
     known = set(names_of(graph.output))
     found = [pair for pair in pairs(name) if known.issuperset(pair)]
     return found[0] if found and name not in known else None
-
-
-def _graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
-    return [graph, *(each for node in all_nodes(graph.node) for each in nested_graphs(node))]
 
 
 def _output(source: Source, model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto:
@@ -186,9 +183,9 @@ class _Tail:
             )
         return axis
 
-    def _fresh(self, hint: str) -> str:
-        """Return an unused name."""
-        name = f"{self.output.name}_{hint}"
+    def _fresh(self, hint: str, output: str = "") -> str:
+        """Return an unused name that starts with the output's."""
+        name = f"{output or self.output.name}_{hint}"
         while name in self.taken:
             name += "_"
         self.taken.add(name)
@@ -261,11 +258,7 @@ class _Boxes:
         scores.  Raises `CompileError` if the outputs are not boxes and scores of one image.
         """
         t, names = self.tail, (self.boxes.name, self.scores.name)
-        befores = [f"{name}_before" for name in names]
-        for i, name in enumerate(befores):
-            while befores[i] in t.taken:
-                befores[i] = name = f"{name}_"
-            t.taken.add(befores[i])
+        befores = [t._fresh("before", name) for name in names]
         boxes = self._rows_of_boxes(befores[0])
         scores, has_classes = self._rows_of_scores(befores[1])
         if selection.iou is None:
@@ -295,9 +288,7 @@ class _Boxes:
     ) -> list[str]:
         """Select the boxes with the largest scores, each with its best class."""
         t = self.tail
-        axes = [self._axes([0])] if t.opset >= 18 else []
-        given: dict[str, Any] = {} if axes else {"axes": [0]}
-        best = t._emit("ReduceMax", [scores, *axes], keepdims=0, **given)
+        best = self._along_first("ReduceMax", scores, keepdims=0)
         pair = [t._fresh("largest"), t._fresh("places")]
         t._emit("TopK", [best, self._axes([selection.most])], pair, axis=0)
         classes = [t._emit("ArgMax", [scores], axis=0, keepdims=0)] * has_classes
@@ -372,10 +363,7 @@ class _Boxes:
             return value
         if isinstance(dims[0], int) and dims[0] != 1:
             raise self._refusal(f"there are {dims[0]} images; expected one")
-        t = self.tail
-        if t.opset < 13:
-            return t._emit("Squeeze", [value], axes=[0])
-        return t._emit("Squeeze", [value, self._axes([0])])
+        return self._along_first("Squeeze", value)
 
     def _with_corners(self, boxes: str, form: str | None) -> str:
         """Convert boxes given by a corner and a size to two corners; other forms are unchanged."""
@@ -389,12 +377,14 @@ class _Boxes:
         return t._emit("Concat", [corner, t._emit("Add", [corner, size])], axis=1)
 
     def _unsqueezed(self, value: str) -> str:
-        t = self.tail
-        if t.opset < 13:
-            return t._emit("Unsqueeze", [value], axes=[0])
-        return t._emit("Unsqueeze", [value, self._axes([0])])
+        return self._along_first("Unsqueeze", value)
 
-    def _axes(self, values: list[int]) -> str:
+    def _along_first(self, op_type: str, value: str, **attributes: Any) -> str:
+        """Apply an operator along the first axis."""
+        axes, older = lists_of(op_type, self.tail.opset, self._axes, axes=[0])
+        return self.tail._emit(op_type, [value, *axes], **attributes, **older)
+
+    def _axes(self, values: object) -> str:
         return self._constant(values, np.int64)
 
     def _constant(self, value: object, dtype: type = np.float32) -> str:

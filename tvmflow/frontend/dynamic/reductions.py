@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from ..converter import normalized_axis
-from ..graph import node_attributes
+from ..graph import lists_of, node_attributes
 from . import sizes
 from .rewriter import RunTimeSizes, highest, lowest, rule
 from .sizes import Size
@@ -61,11 +61,8 @@ def reduction(r: RunTimeSizes, node: onnx.NodeProto) -> None:
     # The mean is the sum divided by the number of valid elements.
     if np.dtype(kind.dtype).kind != "f":
         raise r.refusal("the mean of integers is not supported")
-    order = sorted(reduced)
-    if r.graph.opset < 13:
-        summed = r.emit("ReduceSum", [masked], axes=order, keepdims=keepdims)
-    else:
-        summed = r.emit("ReduceSum", [masked, r.integers(order)], keepdims=keepdims)
+    order, older = lists_of("ReduceSum", r.graph.opset, r.constant, axes=sorted(reduced))
+    summed = r.emit("ReduceSum", [masked, *order], keepdims=keepdims, **older)
     others = prod(kind.shape[axis] for axis in reduced if axis != here.axis)
     number = r.cast(r.scalar(sizes.multiply(here.size, others)), kind.dtype)
     r.become("Div", [summed, number])

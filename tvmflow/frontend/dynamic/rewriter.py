@@ -15,7 +15,7 @@ from onnx import helper
 from ...errors import ShapeError
 from ...ir.tensors import TensorType
 from ..converter import Refusal
-from ..graph import Graph, Limit, node_name
+from ..graph import Graph, Limit, lists_of, node_name
 from . import sizes
 from .sizes import Number, Size, Unknown, Vector
 
@@ -403,9 +403,10 @@ class RunTimeSizes:
         """Slice the first elements of an axis."""
         if self.shape(name)[axis] == extent:
             return name
-        if self.graph.opset < 10:
-            return self.emit("Slice", [name], starts=[0], ends=[extent], axes=[axis])
-        return self.emit("Slice", [name, *map(self.integers, ([0], [extent], [axis]))])
+        limits, older = lists_of(
+            "Slice", self.graph.opset, self.constant, starts=[0], ends=[extent], axes=[axis]
+        )
+        return self.emit("Slice", [name, *limits], **older)
 
     def mask(self, size: Number, shape: Sequence[int], axis: int) -> str:
         """Compute a mask that is true for valid elements, in a shape that broadcasts."""

@@ -13,11 +13,14 @@ expanders work.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from onnx import helper
 
 from ..converter import InvalidNode, Refusal, normalized_axis
 from ..expansion import Expansion, Nodes, expands
+from ..graph import lists_of
 from ..nested import names_of
 
 
@@ -96,9 +99,10 @@ def split(c: Expansion) -> Nodes[None]:
     parts = [c.inputs[0]]
     if len(lengths) > 1:
         parts = [c.fresh(f"{index}") for index in range(len(lengths))]
-        inputs, older = [c.inputs[0]], {"split": lengths} if c.graph.opset < 13 else {}
-        if not older:
-            inputs.append(c.constant(np.array(lengths, np.int64), "lengths"))
+        given_lengths, older = lists_of(
+            "Split", c.graph.opset, partial(c.constant, name="lengths"), split=lengths
+        )
+        inputs = [c.inputs[0], *given_lengths]
         yield helper.make_node("Split", inputs, parts, name=c.fresh("Split"), axis=axis, **older)
     if given is None and not c.attributes.get("keepdims", 1):
         shape = [*kind.shape[:axis], *kind.shape[axis + 1 :]]
