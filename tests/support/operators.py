@@ -8,12 +8,13 @@ from contextlib import closing
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import tvmflow
 from support.cuda_host import cuda_host
-from tvmflow.ir.operator import DOMAIN, VERSION
+from support.onnx_models import model_of
+from tvmflow.ir.operator import DOMAIN
 from tvmflow.ops.onnx_form import op_runs, register_schemas
 from tvmflow.verify.tolerance import OPERATOR, assert_close
 
@@ -40,30 +41,17 @@ def build(
     The shapes of outputs are inferred, and their types, too, if ``element_type`` is ``None``;
     ``strict`` refuses a model of which ONNX does not know all.
     """
-
-    def value(name: str, like: Sequence[int | str] | np.ndarray) -> onnx.ValueInfoProto:
-        if not isinstance(like, np.ndarray):
-            return helper.make_tensor_value_info(name, TensorProto.FLOAT, like)
-        kind = helper.np_dtype_to_tensor_dtype(like.dtype)
-        return helper.make_tensor_value_info(name, kind, like.shape)
-
-    graph = helper.make_graph(
-        list(nodes),
-        name,
-        [value(*pair) for pair in inputs.items()],
-        [
-            helper.make_tensor_value_info(n, element_type, None)
-            if element_type is not None
-            else onnx.ValueInfoProto(name=n)
-            for n in outputs
-        ],
-        [numpy_helper.from_array(a, n) for n, a in (constants or {}).items()],
-    )
-    opsets = [helper.make_opsetid("", opset)]
+    kinds = {
+        n: (like.shape, like.dtype) if isinstance(like, np.ndarray) else like
+        for n, like in inputs.items()
+    }
+    model = model_of(nodes, kinds, list(outputs), constants, opset, ir_version=8)
+    model.graph.name = name
+    if element_type is not None:
+        for output in model.graph.output:
+            output.type.tensor_type.elem_type = element_type
     if any(node.domain == DOMAIN for node in nodes):
-        opsets.append(helper.make_opsetid(DOMAIN, VERSION))
         register_schemas()
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     return onnx.shape_inference.infer_shapes(model, strict_mode=strict)
 
 
