@@ -23,7 +23,6 @@ are then reshaped instead.  :mod:`tvmflow.schedules.attention` defines the funct
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, prod
@@ -33,9 +32,9 @@ from tvm import IRModule, relax, te
 from tvm.relax import op as R
 
 from ..devices.target import Device
-from ..ir.expressions import INJECTIVE, nodes_in
+from ..ir.expressions import INJECTIVE
 from ..ir.rewriter import Rewriter, constant, constant_array, constant_number, op_name, shape_of
-from ..ir.signatures import bindings_of
+from ..ir.signatures import bindings_of, count_readers
 from ..schedules.attention import NAME, Attention, Step, define
 from ..schedules.attention_groups import LANES, is_faster
 from ..schedules.definitions import or_zero
@@ -102,12 +101,8 @@ class _Fusion(Rewriter):
         super().__init__(mod)
         self.device, self.half, self.panels = device, half, device.is_cpu
         self.lanes = device.channel_block if self.panels else LANES
-        bindings = list(bindings_of(mod["main"]))
-        self.values = {binding.var: binding.value for binding in bindings}
-        self.readers = Counter(
-            var for binding in bindings for var in nodes_in(binding.value, relax.Var)
-        )
-        self.readers.update(nodes_in(mod["main"].body.body, relax.Var))
+        self.values = {binding.var: binding.value for binding in bindings_of(mod["main"])}
+        self.readers = count_readers(mod["main"])
 
     def rewrite(self, var: relax.Var, value: relax.Expr) -> relax.Expr:
         scores = self._attended(value)

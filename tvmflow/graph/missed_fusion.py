@@ -9,7 +9,6 @@ its operand is computed, so that the tensor between them never reaches memory::
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import prod
@@ -20,8 +19,8 @@ from tvm.ir.expr import TensorLoad
 from tvm.tirx import IterVar
 
 from ..ir.expressions import nodes_in
-from ..ir.rewriter import shape_of
-from ..ir.signatures import bindings_of, called_function
+from ..ir.rewriter import elements_of
+from ..ir.signatures import bindings_of, called_function, count_readers
 from ..ir.traffic import points_of
 from ..runtime.json_types import JsonObject
 
@@ -57,11 +56,9 @@ def fusion(mod: IRModule) -> list[Fusion]:
     """
     calls: dict[relax.Var, tuple[str, tirx.PrimFunc, Sequence[relax.Expr]]] = {}
     consumers: dict[relax.Expr, relax.Var] = {}
-    # The caller reads the result.
-    readers = Counter(nodes_in(mod["main"].body.body, relax.Var))
+    readers = count_readers(mod["main"])
     total = 0
     for binding in bindings_of(mod["main"]):
-        readers.update(nodes_in(binding.value, relax.Var))
         called = called_function(mod, binding.value)
         if called is None:
             continue
@@ -88,10 +85,9 @@ def fusion(mod: IRModule) -> list[Fusion]:
 
 def _bytes(expr: relax.Expr) -> int:
     """Return the size of a tensor; 0 for anything else."""
-    if not isinstance(expr.ty, relax.TensorType):
+    if not (count := elements_of(expr)):
         return 0
-    dtype = tvm_ffi.dtype(str(expr.ty.dtype))
-    return prod(shape_of(expr)) * ((dtype.bits + 7) // 8)
+    return count * ((tvm_ffi.dtype(str(expr.ty.dtype)).bits + 7) // 8)
 
 
 def _blocks(function: tirx.PrimFunc) -> list[s_tir.SBlock]:

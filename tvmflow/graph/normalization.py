@@ -269,14 +269,21 @@ class _Fusion(Rewriter):
 
     # -- replacement ----------------------------------------------------------------------
 
-    def _normal(self, inverse: _Statistic, var: relax.Var) -> relax.Expr | None:
+    def _normal(
+        self, inverse: _Statistic, var: relax.Var, factors: Counter[_Statistic | int]
+    ) -> relax.Expr | None:
+        """Return a normalised tensor times factors; ``None`` where TVM cannot legalize it."""
         if inverse not in self.normals:
             x = self.substitute(self.numbered[inverse.x])
             call = normalized(x, inverse.axes, inverse.epsilon, centred=inverse.has_mean)
             if call is None:
                 return None
             self.normals[inverse] = self.bb.emit(call, name_hint=identifier(var.name))
-        return self.normals[inverse]
+        result = self.normals[inverse]
+        for number in factors.elements():
+            factor = self.substitute(self.numbered[int(number)])  # type: ignore[arg-type]
+            result = self.bb.emit(R.multiply(result, factor))
+        return result
 
     def _normal_product(self, var: relax.Var, product: _Product) -> relax.Expr | None:
         """Return the normalisation if a product has a tensor and its inverse deviation."""
@@ -298,11 +305,7 @@ class _Fusion(Rewriter):
         shapes = [shape_of(self.numbered[int(each)]) for each in factors]  # type: ignore[arg-type]
         if np.broadcast_shapes(self._shape(inverse), *shapes) != shape_of(var):
             return None
-        result = self._normal(inverse, var)
-        for number in factors.elements() if result is not None else ():
-            factor = self.substitute(self.numbered[int(number)])  # type: ignore[arg-type]
-            result = self.bb.emit(R.multiply(result, factor))
-        return result
+        return self._normal(inverse, var, factors)
 
     def _normal_sum(self, var: relax.Var) -> relax.Expr | None:
         """Return the normalisation if a sum is ``x * f + (b - m * f)`` and f has x's deviation."""
@@ -337,12 +340,9 @@ class _Fusion(Rewriter):
         sign: int,
         rest: Sequence[tuple[int, _Product, relax.Expr]],
     ) -> relax.Expr | None:
-        result = self._normal(inverse, var)
+        result = self._normal(inverse, var, factors)
         if result is None:
             return None
-        for number in factors.elements():
-            factor = self.substitute(self.numbered[int(number)])  # type: ignore[arg-type]
-            result = self.bb.emit(R.multiply(result, factor))
         if sign < 0:
             result = self.bb.emit(R.negative(result))
         for other, _, expr in rest:

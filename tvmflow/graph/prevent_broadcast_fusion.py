@@ -10,15 +10,12 @@ whole convolution, H · W times.
 
 from __future__ import annotations
 
-from collections import Counter
-from math import prod
-
 from tvm import IRModule, relax
 
-from ..ir.expressions import BROADCAST, INJECTIVE, OPAQUE, PRODUCT, nodes_in
+from ..ir.expressions import BROADCAST, INJECTIVE, OPAQUE, PRODUCT
 from ..ir.passes import module_pass
-from ..ir.rewriter import shape_of
-from ..ir.signatures import bindings_of, called_function
+from ..ir.rewriter import elements_of
+from ..ir.signatures import bindings_of, called_function, count_readers
 
 
 @module_pass("PreventBroadcastFusion")
@@ -28,14 +25,11 @@ def PreventBroadcastFusion(mod: IRModule) -> IRModule:  # noqa: N802
     The consumer is marked as injective, which TVM does not fuse into reductions.  A consumer that
     is the only reader of a large tensor keeps its pattern, and fuses with that tensor's producer.
     """
-    bindings = bindings_of(mod["main"])
-    readers = Counter(nodes_in(mod["main"].body.body, relax.Var))
-    for binding in bindings:
-        readers.update(nodes_in(binding.value, relax.Var))
+    readers = count_readers(mod["main"])
     # Results of sums of products, and of elementwise functions on them.
     products: set[relax.Var] = set()
     result = mod.clone()
-    for binding in bindings:
+    for binding in bindings_of(mod["main"]):
         if (called := called_function(mod, binding.value)) is None:
             continue
         function, operands = called
@@ -46,12 +40,8 @@ def PreventBroadcastFusion(mod: IRModule) -> IRModule:  # noqa: N802
         if pattern > BROADCAST or not made:
             continue
         products.add(binding.var)
-        size = _elements(binding.var)
-        alone = any(_elements(x) == size and readers[x] == 1 for x in operands)
-        if not alone and any(_elements(x) < size for x in made):
+        size = elements_of(binding.var)
+        alone = any(elements_of(x) == size and readers[x] == 1 for x in operands)
+        if not alone and any(elements_of(x) < size for x in made):
             result[binding.value.args[0]] = function.with_attr("op_pattern", INJECTIVE)
     return result
-
-
-def _elements(expr: relax.Expr) -> int:
-    return prod(shape_of(expr)) if isinstance(expr.ty, relax.TensorType) else 0

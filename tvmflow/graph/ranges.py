@@ -28,7 +28,14 @@ from tvm import IRModule, relax
 
 from ..ir.expressions import nodes_in
 from ..ir.limits import LARGEST_HALF
-from ..ir.rewriter import constant_array, constant_number, identifier, op_name, shape_of
+from ..ir.rewriter import (
+    constant_array,
+    constant_number,
+    elements_of,
+    identifier,
+    op_name,
+    shape_of,
+)
 from ..ir.signatures import bindings_of
 
 #: Assumed magnitudes of layers' results and of inputs.
@@ -167,7 +174,7 @@ class _Analysis:
         """Return the reason if a tensor is a statistic, or is computed from statistics."""
         name = op_name(value)
         if name in ("relax.sum", "relax.mean", "relax.prod"):
-            length = _elements(value.args[0]) // max(1, _elements(var))
+            length = elements_of(value.args[0]) // max(1, elements_of(var))
             if length < 2 or (name == "relax.mean" and not self._is_computed_with(var)):
                 return None
             return f"a {name.removeprefix('relax.')} of {length} numbers"
@@ -175,7 +182,7 @@ class _Analysis:
             return None
         operands = list(value.args[0].fields) if name == "relax.concat" else list(value.args)
         small = [each for each in operands if each in self.small]
-        if not small or _elements(var) > sum(map(_elements, small)):
+        if not small or elements_of(var) > sum(map(elements_of, small)):
             return None
         return "computed from " + self.small[small[0]].removeprefix("computed from ")
 
@@ -220,10 +227,6 @@ class _Analysis:
 
 
 Rule = Callable[[_Analysis, relax.Call, Sequence[Interval]], Interval]
-
-
-def _elements(expr: relax.Expr) -> int:
-    return prod(shape_of(expr)) if isinstance(expr.ty, relax.TensorType) else 0
 
 
 def _union(intervals: Sequence[Interval]) -> Interval:
@@ -275,7 +278,7 @@ def _power(analysis: _Analysis, call: relax.Call, sides: Sequence[Interval]) -> 
 
 
 def _sum(_: _Analysis, call: relax.Call, sides: Sequence[Interval]) -> Interval:
-    length = _elements(call.args[0]) // max(1, prod(shape_of(call)))
+    length = elements_of(call.args[0]) // max(1, prod(shape_of(call)))
     return _product(sides[0], (1.0, float(length)))
 
 

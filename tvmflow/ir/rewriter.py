@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from math import prod
 
 import numpy as np
 import tvm
@@ -182,6 +183,11 @@ def narrow_source(
 def shape_of(expr: relax.Expr) -> tuple[int, ...]:
     """Return the static shape of a tensor expression."""
     return ints(expr.ty.shape)
+
+
+def elements_of(expr: relax.Expr) -> int:
+    """Return the number of elements of a tensor; 0 for anything else."""
+    return prod(shape_of(expr)) if isinstance(expr.ty, relax.TensorType) else 0
 
 
 def ints(values: Iterable[tirx.IntImm]) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from tvm import IRModule, relax, s_tir, tirx
@@ -33,6 +34,14 @@ def with_parameters(function: tirx.PrimFunc, buffers: Mapping[Var, Var]) -> tirx
 def bindings_of(function: relax.Function) -> list[relax.Binding]:
     """Return the bindings of a Relax function, in order."""
     return [binding for block in function.body.blocks for binding in block.bindings]
+
+
+def count_readers(function: relax.Function) -> Counter[Var]:
+    """Count how often each variable is read in a Relax function, also by its result."""
+    readers = Counter(nodes_in(function.body.body, relax.Var))
+    for binding in bindings_of(function):
+        readers.update(nodes_in(binding.value, relax.Var))
+    return readers
 
 
 def called_function(

@@ -18,11 +18,10 @@ tensor core) is read without conversion.
 
 from __future__ import annotations
 
-import tvm_ffi
 from tvm import IRModule, relax, s_tir, te, tirx
 from tvm.ir.expr import TensorLoad, TensorRegion
 
-from ...ir.expressions import nodes_in
+from ...ir.expressions import nodes_in, substitute_vars
 from ...ir.passes import map_nodes, module_pass
 from ...ir.rewriter import constant, constant_array, with_bindings, with_main
 from ...ir.scope import is_half_buffer
@@ -112,9 +111,7 @@ def _with_whole_sums(function: tirx.PrimFunc) -> tirx.PrimFunc:
     results = [p for p in function.params if is_half_buffer(p) and any(p.same_as(x) for x in sums)]
     for result in results:
         whole = tirx.decl_buffer(result.shape, "float32", f"{result.name}_sums")
-        root = tvm_ffi.structural_map(
-            function.body, (tirx.Var, lambda var, r=result, w=whole: w if var.same_as(r) else var)
-        ).block
+        root = substitute_vars(function.body, {result: whole}).block
         body = tirx.SeqStmt([root.body, _copy(whole, result)])
         buffers = [*root.alloc_buffers, whole]
         block = s_tir.SBlock([], [], [], "root", body, alloc_buffers=buffers)
