@@ -30,7 +30,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
-from ..ir.expressions import CHOICE, nodes_in, substitute_vars, uses
+from ..ir.expressions import CHOICE, nodes_in, substitute_vars, uses, with_fields
 from ..ir.half_sums import CHUNK, is_product
 from ..ir.passes import map_nodes, prim_func_pass
 from ..ir.rewriter import op_name
@@ -119,7 +119,7 @@ def _chunked(store: tirx.BufferStore, around: list[tirx.For]) -> list[tuple[tirx
     place = next(n for n, length in enumerate(lengths[1:]) if length <= CHUNK)
     loop = summed[place]
     outer, body = _split(loop, CHUNK // lengths[place + 1])
-    return [(loop, _with_body(outer, _sum(store, body, around)))]
+    return [(loop, with_fields(outer, body=_sum(store, body, around)))]
 
 
 def _split(loop: tirx.For, most: int) -> tuple[tirx.For, tirx.Stmt]:
@@ -144,11 +144,6 @@ def _split(loop: tirx.For, most: int) -> tuple[tirx.For, tirx.Stmt]:
     zero = tirx.const(0, dtype)
     inner_loop = tirx.For(inner, zero, length, loop.kind, body, None, loop.annotations)
     return tirx.For(outer, zero, tirx.const(parts, dtype), loop.kind, inner_loop), inner_loop
-
-
-def _with_body(loop: tirx.For, body: tirx.Stmt) -> tirx.For:
-    """Return the same loop around another statement."""
-    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, None, loop.annotations)
 
 
 def _sum(store: tirx.BufferStore, body: tirx.Stmt, around: list[tirx.For]) -> tirx.Stmt:

@@ -72,7 +72,7 @@ from tvm import IRModule, tirx
 from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 
-from ..ir.expressions import CHOICE, nodes_in, substitute_vars, uses
+from ..ir.expressions import CHOICE, nodes_in, substitute_vars, uses, with_fields
 from ..ir.passes import map_nodes, node_pass, prim_func_pass
 from ..ir.rewriter import op_name
 
@@ -94,7 +94,7 @@ def SplitVectors(loop: tirx.For) -> tirx.Stmt:
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.extent, tirx.IntImm):
         return loop
     if _moves_booleans(loop.body):
-        return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.UNROLLED, loop.body)
+        return with_fields(loop, kind=tirx.ForKind.UNROLLED)
     extent = int(loop.extent)
     if extent <= LANES or extent % LANES or _copies_halves(loop.body, extent):
         return loop
@@ -216,7 +216,7 @@ def DivideVectors(loop: tirx.For) -> tirx.Stmt:
         return tirx.floormod(begin[0], divisor) * tirx.IntImm(node.b.ty, lanes) + lane
 
     body = tvm_ffi.structural_map(loop.body, ((tirx.FloorDiv, tirx.FloorMod), divide))
-    return tirx.For(lane, loop.min, loop.extent, loop.kind, body, None, loop.annotations)
+    return with_fields(loop, body=body)
 
 
 def _parts(index: tirx.Expr, lane: tirx.Var, lanes: int) -> tuple[tirx.Expr, int] | None:
@@ -277,10 +277,7 @@ def JoinBarriers(loop: tirx.For) -> tirx.Stmt:
         tirx.AttrStmt(copies.node, copies.attr_key, copies.value, tirx.SeqStmt(others)),
         *reads,
     ]
-    return tirx.For(
-        loop.loop_var, loop.min, loop.extent, loop.kind, tirx.SeqStmt(body), loop.thread_binding,
-        loop.annotations, loop.step,
-    )  # fmt: skip
+    return with_fields(loop, body=tirx.SeqStmt(body))
 
 
 def _statements(body: tirx.Stmt) -> list[tirx.Stmt]:

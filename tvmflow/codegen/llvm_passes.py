@@ -45,7 +45,7 @@ from numpy.polynomial import Chebyshev, Polynomial
 from tvm import IRModule, tirx
 from tvm.ir import Call, PrimType
 
-from ..ir.expressions import nodes_in
+from ..ir.expressions import nodes_in, with_fields
 from ..ir.passes import node_pass, prim_func_pass
 from ..ir.rewriter import op_name
 from .error_function import BEGIN, END, ERF, NEAR_0, TAIL
@@ -318,5 +318,4 @@ def SerializeSmallLoops(loop: tirx.For) -> tirx.For:
     parts = nodes_in(loop.body, tirx.Expr, tirx.BufferStore)
     if times * sum(map(_instructions, parts)) >= _SMALL_LOOP:
         return loop
-    kind, body = tirx.ForKind.SERIAL, loop.body
-    return tirx.For(loop.loop_var, loop.min, loop.extent, kind, body, None, loop.annotations)
+    return with_fields(loop, kind=tirx.ForKind.SERIAL)

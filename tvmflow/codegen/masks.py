@@ -30,7 +30,7 @@ from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 
 from ..ir.booleans import COMPARISONS, is_boolean, keeps_booleans
-from ..ir.expressions import CHOICE, nodes_in, uses
+from ..ir.expressions import CHOICE, nodes_in, uses, with_fields
 from ..ir.passes import map_nodes, node_pass, prim_func_pass, refuse
 from ..ir.rewriter import op_name
 
@@ -71,7 +71,7 @@ def _lanes(loop: tirx.For) -> tirx.For:
     else:
         # The selection takes a vector of conditions; conditions of all lanes become branches.
         body = _with_branches(body, loop.loop_var)
-    return tirx.For(loop.loop_var, loop.min, loop.extent, kind, body, annotations=loop.annotations)
+    return with_fields(loop, kind=kind, body=body)
 
 
 def _joins_one_for_all(body: tirx.Stmt, lane: tirx.Var) -> bool:
@@ -121,10 +121,7 @@ def BranchLanes(loop: tirx.For) -> tirx.For:
     """
     if loop.kind != tirx.ForKind.VECTORIZED:
         return loop
-    body = _with_branches(loop.body, loop.loop_var)
-    return tirx.For(
-        loop.loop_var, loop.min, loop.extent, loop.kind, body, annotations=loop.annotations
-    )
+    return with_fields(loop, body=_with_branches(loop.body, loop.loop_var))
 
 
 def _is_wide(expr: tirx.Expr) -> bool:

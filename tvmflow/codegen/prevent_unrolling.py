@@ -19,7 +19,7 @@ from tvm import tirx
 from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 
-from ..ir.expressions import nodes_in, uses
+from ..ir.expressions import nodes_in, uses, with_fields
 from ..ir.passes import map_nodes, prim_func_pass
 from ..ir.rewriter import op_name
 from .textures import LOAD
@@ -58,4 +58,4 @@ def _keep(loop: tirx.For) -> tirx.For:
         if buffer.scope() == "local" and any(uses(i, loop.loop_var) for i in indices):
             return loop
     extent = tirx.call_pure_extern(loop.loop_var.ty, NAME, loop.extent)
-    return tirx.For(loop.loop_var, loop.min, extent, loop.kind, loop.body, None, loop.annotations)
+    return with_fields(loop, extent=extent)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import tvm
 import tvm_ffi
-from tvm import relax, tirx
+from tvm import relax, s_tir, tirx
 from tvm.ir import Call
 from tvm.relax.transform.legalize_ops.common import register_legalize
 from tvm.tirx.op import register_intrin_lowering
@@ -34,6 +34,24 @@ def nodes_in(root: object, *kinds: type[Found]) -> list[Found]:
 def substitute_vars(node: Found, values: Mapping[tirx.Var, tirx.Expr]) -> Found:
     """Replace variables of a TIR or Relax node with expressions."""
     return tvm_ffi.structural_map(node, (tirx.Var, lambda var: values.get(var, var)))
+
+
+#: Fields of nodes that `with_fields` rebuilds, in the order of their constructors.
+_FIELDS: dict[type, tuple[str, ...]] = {
+    tirx.For: (
+        "loop_var", "min", "extent", "kind", "body", "thread_binding", "annotations", "step",
+    ),
+    s_tir.SBlock: (
+        "iter_vars", "reads", "writes", "name_hint", "body", "init", "alloc_buffers",
+        "match_buffers", "annotations",
+    ),
+}  # fmt: skip
+
+
+def with_fields(node: Found, **fields: Any) -> Found:
+    """Return a copy of a loop or block with other values for some of its fields."""
+    kind = type(node)
+    return kind(*(fields.get(name, getattr(node, name)) for name in _FIELDS[kind]))
 
 
 def uses(expr: Node, var: tirx.Var | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import s_tir, tirx
 
-from .expressions import nodes_in
+from .expressions import nodes_in, with_fields
 
 
 def allocates(function: tirx.PrimFunc) -> bool:
@@ -24,10 +24,7 @@ def with_workspaces(function: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[tirx.B
     if not found:
         return function, found
     kept = [b for b in root.alloc_buffers if not _is_global(b)]
-    block = s_tir.SBlock(
-        root.iter_vars, root.reads, root.writes, root.name_hint, root.body, root.init, kept,
-        root.match_buffers, root.annotations,
-    )  # fmt: skip
+    block = with_fields(root, alloc_buffers=kept)
     body = s_tir.SBlockRealize(body.iter_values, body.predicate, block)
     params = [*function.params, *found]
     return tirx.PrimFunc(params, body, function.ret_type, function.attrs), found
