@@ -7,26 +7,19 @@ pictures sum too many numbers of one sign for 11 bits.
 
 *Chunks*, ``--accumulate mixed``: sums whose parts are taken in 16 bits.
 
-*Error.*  With the unit roundoff of half, ``u = 2^-11``, a sum of ``n`` products of halves, rounded
-at each product and each addition, is off by at most ``γ_n Σ|a_i b_i|`` with
-``γ_n = n u / (1 - n u)`` (Higham, *Accuracy and Stability of Numerical Algorithms*, sections 3.1
-and 4.2).  Of a whole convolution, 4,608 products say, that bounds nothing: ``n u`` is more than 1,
-and a sum of numbers of one sign stops growing at 2048 times one of them.  So each *chunk* of ``n``
-products is added to a sum in fp32, whatever the length ``N`` of the whole::
+*Error.*  With the unit roundoff of half, ``u = 2^-11``, a sum of ``n`` products of halves is off by
+at most ``γ_n Σ|a_i b_i|`` with ``γ_n = n u / (1 - n u)`` (Higham, *Accuracy and Stability of
+Numerical Algorithms*, sections 3.1 and 4.2).  For long sums that bounds nothing, so each *chunk* of
+``n`` products is added to a sum in fp32, whatever the length ``N`` of the whole::
 
     |error| ≤ (γ_n + γ'_m (1 + γ_n)) Σ|a_i b_i|        m = ⌈N / n⌉ chunks, u' = 2^-24
 
-The second term is nothing: 128 chunks are 7.6e-6.  The first, 2 % for 40 products, is the worst
-that can happen (:func:`error_bound`).  What is typical chooses the length: errors are independent,
-and those of chunks, relative to the sum, are those of one chunk, at most ``u sqrt(n / 6)`` in the
-mean square (:func:`tvmflow.verify.tolerance.summed_in_half`), and 0.735 of it where mantissas are
-spread as those of random numbers are.  A single operator in 16 bits may be off by 1e-3 of its
-largest result (:data:`tvmflow.verify.tolerance.OPERATOR`); where errors and results are both
-normal, their largest have the ratio of their means, so that ``n`` is at most
-``6 (1e-3 / 0.735 u)^2 = 46``, and 40 with what storage adds (3e-4).  For random normal numbers,
-NumPy, 3×3 windows of 18 to 512 channels, the share of that tolerance that the worst of 800 results
-takes: fp32 0.2, chunks of 36 0.4 to 0.9, whole sums in 16 bits 1.4 to 8.2.  Winograd's F(2×2) would
-take 1.0 to 2.0 with products in chunks of 64, where fp32 takes 0.4 to 0.6: its products stay fp32.
+The worst error is 2 % for 40 products (:func:`error_bound`).  The typical one chooses the length:
+errors are independent, in the mean square at most ``u sqrt(n / 6)`` of the sum
+(:func:`tvmflow.verify.tolerance.summed_in_half`), and 0.735 of it for random mantissas.  Within the
+tolerance of an operator, 1e-3 of its largest result, ``n`` is at most
+``6 (1e-3 / 0.735 u)^2 = 46``, and 40 with what storage adds (3e-4).  Winograd's products would
+exceed that tolerance, and stay fp32.
 
 *Range.*  Inputs of up to :data:`LARGEST_INPUT`, pictures of bytes that nobody normalised, overflow
 no chunk: the largest ``n`` weights of an output channel say how far a chunk may grow
