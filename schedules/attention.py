@@ -35,7 +35,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, astuple, dataclass
 from functools import partial
 from itertools import product as product_of
@@ -43,7 +43,7 @@ from math import ceil, prod
 
 import numpy as np
 from tvm import s_tir, tirx
-from tvm.tirx import Buffer, Expr, ForKind
+from tvm.tirx import Buffer, Expr
 
 from ..devices.target import Device
 from ..ir.expressions import OPAQUE
@@ -51,7 +51,7 @@ from .boxes.builder import Statements, number, schedule_of, unravel
 from .common import FAMILY, Workload
 from .definitions import batch_index, exponential
 from .dense import ROW_TILE
-from .family import Declined, Value, knob
+from .family import Declined, Value, knob, only_block
 from .sizes import tile_choices
 
 NAME = "attention"
@@ -227,9 +227,7 @@ def define(attention: Attention) -> tirx.PrimFunc:
 
 def attention_of(workload: Workload) -> tuple[Attention, list[Buffer]]:
     """Return the attention that a function computes, and its parameters."""
-    anchor = workload.anchor(NAME)
-    if len(workload.blocks) > 1:
-        raise Declined("the function computes something else, too")
+    anchor = only_block(workload, NAME)
     tensors = list(workload.function.params)
     q, k, v, *operands, y = (tuple(map(int, tensor.shape)) for tensor in tensors)
     found = json.loads(workload.annotation(anchor, _STEPS) or "[]")
@@ -567,15 +565,9 @@ class _Tile:
                     self.code.store(memory, value, row, lane)
             half //= 2
 
-    @contextmanager
-    def _vector(self, lanes: int | None = None) -> Iterator[Expr]:
+    def _vector(self, lanes: int | None = None) -> AbstractContextManager[Expr]:
         """Open a loop over the lanes of a vector."""
-        lanes = self.lanes if lanes is None else lanes
-        if lanes == 1:
-            yield number(0)
-            return
-        with self.code.loop("lane", lanes, ForKind.VECTORIZED) as lane:
-            yield lane
+        return self.code.lane_loop(self.lanes if lanes is None else lanes)
 
     # -- memory ---------------------------------------------------------------------------
 

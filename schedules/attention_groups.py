@@ -23,14 +23,14 @@ which costs less than tests; the scores of such keys are masked, and such result
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import ceil, prod
 
 import numpy as np
 from tvm import s_tir, tirx
-from tvm.tirx import Buffer, Expr, ForKind
+from tvm.tirx import Buffer, Expr
 
 from ..devices.target import Device
 from .attention import (
@@ -472,8 +472,6 @@ class _Item:
         with self._lanes() as lane:
             self.code.store(memory, constant(0), *place, lane)
 
-    @contextmanager
-    def _lanes(self) -> Iterator[Expr]:
+    def _lanes(self) -> AbstractContextManager[Expr]:
         """Open a loop over the lanes of a vector."""
-        with self.code.loop("lane", LANES, ForKind.VECTORIZED) as lane:
-            yield lane
+        return self.code.lane_loop(LANES)

@@ -26,10 +26,11 @@ from tvm.tirx import IterVar
 from ..devices.target import TargetSpec
 from ..ir.annotations import CONSTANT_SUFFIX
 from ..ir.booleans import keeps_booleans
-from ..ir.expressions import CHOICE, conjuncts, nodes_in, substitute_vars, uses
+from ..ir.expressions import CHOICE, conjuncts, nodes_in, substitute_vars, uses, with_fields
 from ..ir.extremes import never_nan
 from ..ir.rewriter import op_name
 from ..ir.scope import is_half, is_texture
+from ..ir.signatures import with_parameters
 from .sizes import LANES, filled_group
 
 logger = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ def _decline_long(block: s_tir.SBlock, readers: Sequence[s_tir.SBlock]) -> None:
     if _reads(bodies, written) * own + theirs > MOST_NODES:
         raise s_tir.ScheduleError(f"{block.name_hint} is too long to be inlined into its readers")
     extremes = len(nodes_in([block.body, bodies], tirx.Max, tirx.Min))
-    limits = ((own + theirs, MOST_LEVELS, _is_any), (extremes, MOST_EXTREMES, _is_extreme))
+    limits = ((own + theirs, MOST_LEVELS, lambda _: True), (extremes, MOST_EXTREMES, _is_extreme))
     for count, most, counts in limits:
         # There are no more levels than nodes, which are counted faster.
         if count > most and most < (_levels(block.body, counts) + _levels(bodies, counts, written)):
@@ -143,10 +144,6 @@ def _reads(root: object, buffers: Sequence[tirx.Expr]) -> int:
 
 def _reads_one(expr: tirx.Expr, buffers: Sequence[tirx.Expr]) -> bool:
     return isinstance(expr, TensorLoad) and any(expr.source.same_as(b) for b in buffers)
-
-
-def _is_any(_expr: tirx.Expr) -> bool:
-    return True
 
 
 def _is_extreme(expr: tirx.Expr) -> bool:
@@ -402,10 +399,7 @@ class Workload:
         body = tvm_ffi.structural_map(
             copied.body, (TensorLoad, lambda load: substitute_vars(load, last))
         )
-        block_inside = s_tir.SBlock(
-            copied.iter_vars, copied.reads, copied.writes, copied.name_hint, body, copied.init,
-            copied.alloc_buffers, copied.match_buffers, copied.annotations,
-        )  # fmt: skip
+        block_inside = with_fields(copied, body=body)
         whole = _without_tests(realize, _counts_along(realize.iter_values))
         whole = s_tir.SBlockRealize(whole.iter_values, whole.predicate, block_inside)
         self._replace_innermost(block, whole, {copied: block_inside})
@@ -423,8 +417,7 @@ class Workload:
     ) -> None:
         """Replace the body of a block's innermost loop, and the ``blocks`` in it."""
         loop = self.sch.get_loops(block)[-1]
-        old = self.sch.get(loop)
-        changed = tirx.For(old.loop_var, old.min, old.extent, old.kind, realize)
+        changed = with_fields(self.sch.get(loop), body=realize)
         self.sch.state.replace(self.sch.get_sref(loop), changed, dict(blocks))
 
     def place_staged(self, staged: Block | None, above: Loop) -> None:
@@ -661,11 +654,4 @@ def to_constant_memory(schedule: s_tir.Schedule, source: tirx.Var) -> s_tir.Sche
     if old is None:
         return None
     new = tirx.decl_buffer(old.shape, old.dtype, old.name + CONSTANT_SUFFIX, scope=old.scope())
-
-    def replace(var: tirx.Var) -> tirx.Var:
-        return new if var.same_as(old) else var
-
-    body = tvm_ffi.structural_map(function.body, (tirx.Var, replace))
-    params = [new if param.same_as(old) else param for param in function.params]
-    renamed = tirx.PrimFunc(params, body, function.ret_type, function.attrs)
-    return s_tir.Schedule(renamed)
+    return s_tir.Schedule(with_parameters(function, {old: new}))

@@ -22,7 +22,7 @@ from tvm.tirx import Buffer, Expr
 from ..devices.target import Device
 from .boxes.builder import Statements, define_extern, number, schedule_of
 from .common import FAMILY, Workload
-from .family import GROUP_FITS, Declined, Value, knob
+from .family import GROUP_HALVES, Value, knob, only_block
 from .sizes import power_of_2
 
 NAME = "compaction"
@@ -61,12 +61,7 @@ class Knobs:
     group_size: int = knob("Work-items of a group, a power of 2.")
 
 
-CONSTRAINTS = {
-    **GROUP_FITS,
-    "group_size is a power of 2, and 1 on a CPU.": lambda k, s, d: (
-        k.group_size & (k.group_size - 1) == 0 and (k.group_size == 1) == d.is_cpu
-    ),
-}
+CONSTRAINTS = GROUP_HALVES
 
 #: Least elements worth a thread, and parts that keep a CPU's threads busy.
 CPU_CHUNK, CPU_PARTS = 4096, 16
@@ -93,9 +88,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 def match(workload: Workload) -> Shape:
     """Return the shape of a function that computes nothing else."""
-    workload.anchor(NAME)
-    if len(workload.blocks) != 1:
-        raise Declined("the function computes something else, too")
+    only_block(workload, NAME)
     marks, positions, _ = workload.function.params
     return Shape(int(marks.shape[0]), int(positions.shape[0]))
 
@@ -160,7 +153,7 @@ class _Part:
 
     def count(self) -> Expr:
         """Return the number of marks."""
-        code, found = self.code, self._number("found", number(0))
+        code, found = self.code, self.code.variable("found", number(0))
         begin, extent = self._range(self.what.elements)
         with code.loop("i", extent) as i:
             code.store(found, found[0] + _is_marked(self.what.marks[begin + i]), 0)
@@ -169,7 +162,7 @@ class _Part:
     def add_up(self, counts: Buffer) -> tuple[Expr, Expr]:
         """Return the number of marks before this part, and that of all."""
         code = self.code
-        before, total = self._number("before", number(0)), self._number("total_marks", number(0))
+        before, total = code.variable("before", number(0)), code.variable("total_marks", number(0))
         with code.loop("part", self.parts) as part:
             with code.when(part < self.index):
                 code.store(before, before[0] + counts[part], 0)
@@ -179,7 +172,7 @@ class _Part:
     def write(self, before: Expr, total: Expr | None = None) -> None:
         """Write the positions of the marks, and zeros of this part of the rest."""
         code, what = self.code, self.what
-        place = self._number("place", before)
+        place = code.variable("place", before)
         begin, extent = self._range(what.elements)
         with code.loop("i", extent) as i, code.when(what.marks[begin + i] != 0):
             with code.when(place[0] < what.most):
@@ -191,11 +184,6 @@ class _Part:
             code.store(what.positions, number(0), begin + j)
         with code.when(self.index == 0):
             code.store(what.total, total.astype("int64"))
-
-    def _number(self, name: str, value: Expr) -> Buffer:
-        memory = self.code.alloc(name, (1,), "int32")
-        self.code.store(memory, value, 0)
-        return memory
 
 
 @dataclass(frozen=True)
@@ -225,8 +213,7 @@ class _Group:
     def count(self, counts: Buffer) -> None:
         """Store the number of this group's marks."""
         code, shared = self.code, self.shared
-        found = code.alloc("found", (1,), "int32")
-        code.store(found, number(0), 0)
+        found = code.variable("found", number(0))
         with code.loop("turn", self._turns) as turn:
             code.store(found, found[0] + self._mark(turn)[1], 0)
         code.store(shared, found[0], self.item)
@@ -243,8 +230,7 @@ class _Group:
         """Write the positions of this group's marks, and zeros of its part of the rest."""
         code, what, shared = self.code, self.what, self.shared
         before, total = _Part(code, what, self.group, self.groups).add_up(counts)
-        begin = code.alloc("begin", (1,), "int32")
-        code.store(begin, before, 0)
+        begin = code.variable("begin", before)
         with code.loop("turn", self._turns) as turn:
             at, mark = self._mark(turn)
             mark = code.name_stored("mark", mark)

@@ -33,7 +33,7 @@ from tvm.sym import Analyzer, detect_linear_equation
 from tvm.tirx import IterVar
 
 from ..devices.target import Device
-from ..ir.expressions import nodes_in, uses
+from ..ir.expressions import nodes_in, substitute_vars, uses
 from ..ir.scope import is_texture
 from .common import Block, Loop, Workload, gathers_bytes, gathers_channels, is_vector
 from .sizes import LANES, largest_divisor, tile_of
@@ -163,11 +163,8 @@ def regroup(
         var = old.iter_vars[axis.position].var
         replaced[var] = replaced.get(var, 0) + values[i] * (1 if axis.is_remainder else axis.base)
 
-    def rewritten(node: tirx.Expr) -> tirx.Expr:
-        return tvm_ffi.structural_map(node, (tirx.Var, lambda var: replaced.get(var, var)))
-
     def simplified(indices: Sequence[tirx.Expr]) -> list[tirx.Expr]:
-        return [analyzer.simplify(rewritten(index)) for index in indices]
+        return [analyzer.simplify(substitute_vars(index, replaced)) for index in indices]
 
     def load(node: TensorLoad) -> tirx.Expr:
         return tirx.BufferLoad(node.source, [analyzer.simplify(index) for index in node.indices])
@@ -177,7 +174,7 @@ def regroup(
         return tirx.BufferRegion(found.source, ranges)
 
     store = old.body
-    value = tvm_ffi.structural_map(rewritten(store.value), (TensorLoad, load))
+    value = tvm_ffi.structural_map(substitute_vars(store.value, replaced), (TensorLoad, load))
     new = s_tir.SBlock(
         iter_vars,
         [region(r) for r in old.reads],
@@ -216,20 +213,16 @@ def _steps(
     loads = [(load.source, load.indices) for load in nodes_in(store, TensorLoad)]
     found = [(store.buffer, store.indices), *loads]
 
-    def replaced(node: tirx.Expr) -> tirx.Expr:
-        change = tirx.Var, lambda var: places.get(var, var)
-        return tvm_ffi.structural_map(node, change) if places else node
-
     accesses: list[Steps] = []
     inside = []
     for tensor, indices in found:
-        indices = [replaced(index) for index in indices]
+        indices = [substitute_vars(index, places) for index in indices]
         address = analyzer.simplify(_address(tensor, indices))
         accesses.append(tuple(_step(address, axis.var, analyzer) for axis in axes))
         bounds = zip(map(analyzer.const_int_bound, indices), tensor.shape, strict=True)
         inside.append(all(b.min_value >= 0 and b.max_value < int(size) for b, size in bounds))
     ones = TensorLoad, lambda load: tirx.const(1, load.ty.dtype)
-    rest = replaced(tvm_ffi.structural_map(store.value, ones))
+    rest = substitute_vars(tvm_ffi.structural_map(store.value, ones), places)
     tensors = [tensor for tensor, _ in found]
     return accesses, [uses(rest, axis.var) for axis in axes], tensors, inside
 

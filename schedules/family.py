@@ -15,7 +15,7 @@ from tvm import s_tir
 
 from ..devices.target import Device
 from ..runtime.json_types import JsonMapping, JsonObject
-from .common import Workload
+from .common import Block, Workload
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +37,25 @@ GROUP_FITS: Constraints = {
 }
 
 
+#: Constraints of families that write a work-group's prefix sums or trees themselves.
+GROUP_HALVES: Constraints = {
+    **GROUP_FITS,
+    "group_size is a power of 2, and 1 on a CPU.": lambda k, s, d: (
+        k.group_size & (k.group_size - 1) == 0 and (k.group_size == 1) == d.is_cpu
+    ),
+}
+
+
 class Declined(Exception):  # noqa: N818 (no error: another family is asked)
     """Raised with the reason by a family that does not serve a function with its block."""
+
+
+def only_block(workload: Workload, family: str) -> Block:
+    """Return the block that a family marked; decline if the function has any other block."""
+    anchor = workload.anchor(family)
+    if len(workload.blocks) > 1:
+        raise Declined("the function computes something else, too")
+    return anchor
 
 
 class Family(Protocol):

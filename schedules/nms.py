@@ -30,7 +30,7 @@ from tvm.tirx import Buffer, Expr
 from ..devices.target import Device
 from .boxes.builder import COORDINATES, Statements, define_extern, number, schedule_of
 from .common import FAMILY, Workload
-from .family import GROUP_FITS, Declined, Value, knob
+from .family import GROUP_FITS, Value, knob, only_block
 from .sizes import power_of_2
 
 NAME = "nms"
@@ -117,10 +117,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 def match(workload: Workload) -> Shape:
     """Return the shape of a function that computes nothing else."""
-    anchor = workload.anchor(NAME)
-    if len(workload.blocks) != 1:
-        raise Declined("the function computes something else, too")
-    what = _of(workload, anchor)
+    what = _of(workload, only_block(workload, NAME))
     return Shape(what.rows, what.boxes, what.most)
 
 

@@ -22,12 +22,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import copysign, isinf, prod
 
-import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Range
 from tvm.sym import Analyzer
 
 from ..devices.target import Device
+from ..ir.expressions import substitute_vars, with_fields
 from .common import Block, Loop, Workload
 from .sizes import largest_divisor, power_of_2
 
@@ -136,20 +136,13 @@ def _set_identity(workload: Workload, block: Block, start: float) -> None:
     old = workload.sch.get(block)
     dtype = str(old.init.value.ty.dtype)
     init = tirx.BufferStore(old.init.buffer, tirx.const(start, dtype), old.init.indices)
-    _replace(workload.sch, block, old.body, init)
+    _replace(workload.sch, block, init=init)
 
 
-def _changed(block: s_tir.SBlock, body: tirx.Stmt, init: tirx.Stmt) -> s_tir.SBlock:
-    """Return the block with another ``body`` or ``init``."""
-    return s_tir.SBlock(
-        block.iter_vars, block.reads, block.writes, block.name_hint, body, init,
-        annotations=block.annotations,
-    )  # fmt: skip
-
-
-def _replace(sch: s_tir.Schedule, block: Block, body: tirx.Stmt, init: tirx.Stmt) -> None:
+def _replace(sch: s_tir.Schedule, block: Block, **fields: tirx.Stmt) -> None:
+    """Replace the ``body`` or ``init`` of a block."""
     old = sch.get(block)
-    new = _changed(old, body, init)
+    new = with_fields(old, **fields)
     sch.state.replace(sch.get_sref(block), new, {old: new})
 
 
@@ -169,10 +162,9 @@ def _keep_test(workload: Workload, block: Block) -> None:
         for axis, value in zip(old.iter_vars, realize.iter_values, strict=True)
         if isinstance(value, tirx.Var)
     }
-    test = tvm_ffi.structural_map(realize.predicate, (tirx.Var, lambda v: axes.get(v, v)))
-    new = _changed(old, tirx.IfThenElse(tirx.likely(test), old.body, None), old.init)
-    whole = s_tir.SBlockRealize(realize.iter_values, True, new)
-    tested = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, whole)
+    test = tirx.likely(substitute_vars(realize.predicate, axes))
+    new = with_fields(old, body=tirx.IfThenElse(test, old.body, None))
+    tested = with_fields(loop, body=s_tir.SBlockRealize(realize.iter_values, True, new))
     sch.state.replace(sch.get_sref(sch.get_loops(block)[-1]), tested, {old: new})
 
 
@@ -269,7 +261,7 @@ def _peel_last_step(workload: Workload, block: Block, reduced: list[Loop]) -> No
         return
     first, _ = sch.loop_partition(loops[0], [steps - 1, None])
     (untested,) = sch.get_child_blocks(first)
-    _replace(sch, untested, sch.get(untested).body.then_case, sch.get(untested).init)
+    _replace(sch, untested, body=sch.get(untested).body.then_case)
     if steps <= MOST_UNROLLED:
         sch.unroll(first)
 

@@ -34,13 +34,13 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from math import ceil, prod
 
 from tvm import s_tir, tirx
-from tvm.tirx import Buffer, Expr, ForKind
+from tvm.tirx import Buffer, Expr
 
 from ..devices.target import Device
 from ..ir.expressions import OPAQUE
 from .boxes.builder import Statements, arithmetic, number, schedule_of
 from .common import FAMILY, Workload
-from .family import GROUP_FITS, Declined, Value, knob
+from .family import GROUP_FITS, Declined, Value, knob, only_block
 from .rnn_cells import PEEPHOLES, RESET, STATE, Cell, Values
 from .sizes import LOCAL_BYTES, largest_divisor, tile_choices
 
@@ -278,9 +278,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
 
 def _layer_of(workload: Workload) -> tuple[Layer, dict[str, Buffer]]:
     """Return the layer that a function computes, and its parameters by name."""
-    anchor = workload.anchor(NAME)
-    if len(workload.blocks) > 1:
-        raise Declined("the function computes something else, too")
+    anchor = only_block(workload, NAME)
     annotations = workload.sch.get(anchor).annotations
     names = str(annotations[_OPERANDS]).split()
     tensors = dict(zip(names, workload.function.params, strict=True))
@@ -358,9 +356,7 @@ class _Scan:
 
     def _lanes(self) -> AbstractContextManager[Expr]:
         """Open a loop over the units of a vector."""
-        if self.knobs.lanes == 1:
-            return nullcontext(number(0))
-        return self.code.loop("lane", self.knobs.lanes, ForKind.VECTORIZED)
+        return self.code.lane_loop(self.knobs.lanes)
 
     def _barrier(self) -> None:
         """Write a barrier, so that all items see what each one wrote."""

@@ -19,7 +19,7 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 from tvm.tirx import Buffer, Expr, ForKind, IterVar, Stmt, Var
 
-from ...ir.expressions import CHOICE, nodes_in, uses
+from ...ir.expressions import CHOICE, nodes_in, substitute_vars, uses
 
 #: Coordinates of a box, which are the numbers of a row.
 COORDINATES = 4
@@ -73,16 +73,22 @@ class Statements:
         """
         values: dict[Var, Expr] = {}
         while isinstance(expression, tirx.Let):
-            value = replaced(expression.value, values)
+            value = substitute_vars(expression.value, values)
             values[expression.var] = self.name(expression.var.name, value)
             expression = expression.body
-        return replaced(expression, values)
+        return substitute_vars(expression, values)
 
     def alloc(self, name: str, shape: Sequence[int], dtype: str = "float32") -> Buffer:
         """Allocate private memory of a work-item."""
         buffer = tirx.decl_buffer(tuple(shape), dtype, name, scope="local")
         self.add(tirx.AllocBuffer(buffer))
         return buffer
+
+    def variable(self, name: str, value: Expr, dtype: str = "int32") -> Buffer:
+        """Allocate private memory for one number, and store its first value."""
+        memory = self.alloc(name, (1,), dtype)
+        self.store(memory, value, 0)
+        return memory
 
     def store(self, buffer: Buffer, value: Expr, *indices: Expr | int) -> None:
         """Store an element, or a vector if the last index is a `tirx.Ramp`."""
@@ -119,6 +125,15 @@ class Statements:
         with ExitStack() as stack:
             named = [self.loop(f"i{axis}", extent) for axis, extent in enumerate(extents)]
             yield [stack.enter_context(loop) for loop in named]
+
+    @contextmanager
+    def lane_loop(self, count: int) -> Iterator[Expr]:
+        """Open a loop over the lanes of a vector; a single lane needs no loop."""
+        if count == 1:
+            yield number(0)
+            return
+        with self.loop("lane", count, ForKind.VECTORIZED) as lane:
+            yield lane
 
     @contextmanager
     def when(self, condition: Expr) -> Iterator[None]:
@@ -268,20 +283,10 @@ def places_of(variables: Sequence[Var], values: Sequence[Expr]) -> dict[Var, Exp
     return {v: value.astype(v.ty.dtype) for v, value in zip(variables, values, strict=False)}
 
 
-def replaced(expression: Expr, values: Mapping[Var, Expr]) -> Expr:
-    """Return an expression or statement with values in place of variables."""
-    return tvm_ffi.structural_map(expression, (Var, lambda var: values.get(var, var)))
-
-
 def follows(place: Sequence[Expr], var: Var) -> bool:
     """Return whether the last index advances with a variable, and the others do not use it."""
     *outer, last = place
     return not any(uses(index, var) for index in [*outer, Analyzer().simplify(last - var)])
-
-
-def loads_of(expressions: Expr | Sequence[Expr]) -> list[TensorLoad]:
-    """Return all loads in expressions."""
-    return nodes_in(expressions, TensorLoad)
 
 
 def choice(expression: Expr) -> tuple[Expr, Expr, Expr] | None:
@@ -332,7 +337,7 @@ class Row:
 
     def at(self, values: Mapping[Var, Expr]) -> Row:
         """Return the row with other values for the variables of its indices."""
-        return Row(self.tensor, tuple(replaced(index, values) for index in self.place))
+        return Row(self.tensor, tuple(substitute_vars(index, values) for index in self.place))
 
     def read(self, lanes: int = COORDINATES, first: int = 0) -> Expr:
         """Load ``lanes`` numbers starting at ``first``, beyond the row those of the next boxes."""
@@ -343,7 +348,7 @@ class Row:
 def rows_of(expression: Expr) -> list[Row]:
     """Return the rows that an expression reads numbers of, each once."""
     found: list[Row] = []
-    for load in loads_of(expression):
+    for load in nodes_in(expression, TensorLoad):
         row = Row.of(load)
         if row is not None and row not in found:
             found.append(row)

@@ -27,10 +27,10 @@ from tvm.sym import Analyzer
 from tvm.tirx import Buffer, Expr, ForKind, Var
 
 from ...devices.target import Device
-from ...ir.expressions import nodes_in, uses
+from ...ir.expressions import nodes_in, substitute_vars, uses
 from ...ir.scope import is_texture
 from ..common import FAMILY, Block, Workload, is_injective
-from ..family import GROUP_FITS, Declined, Value, knob
+from ..family import GROUP_HALVES, Declined, Value, knob
 from ..partial_sums import radices
 from ..sizes import power_of_2
 from .builder import (
@@ -41,11 +41,9 @@ from .builder import (
     choice,
     follows,
     in_32_bits,
-    loads_of,
     number,
     places_of,
     ramp,
-    replaced,
     rows_of,
     schedule_of,
     shuffle,
@@ -130,10 +128,7 @@ GPU_GROUPS = 512
 CPU_BOXES = 1024
 
 CONSTRAINTS = {
-    **GROUP_FITS,
-    "group_size is a power of 2, and 1 on a CPU.": lambda k, s, d: (
-        k.group_size & (k.group_size - 1) == 0 and (k.group_size == 1) == d.is_cpu
-    ),
+    **GROUP_HALVES,
     "skip is none, element, warp or list.": lambda k, s, d: k.skip in SKIPS,
     "Lanes of a vector cannot part ways: on a CPU, skip is not element.": lambda k, s, d: (
         not (d.is_cpu and k.skip == "element")
@@ -316,7 +311,7 @@ class _Results:
             body = tvm_ffi.structural_map(
                 block.body, (TensorLoad, lambda load: known.get(load.source, load))
             )
-            body = replaced(body, {axis.var: number(0) for axis in block.iter_vars})
+            body = substitute_vars(body, {axis.var: number(0) for axis in block.iter_vars})
             target = block.writes[0].source
             if target in self.params:
                 code.add(body)
@@ -364,7 +359,7 @@ class Terms:
 
     def limit_of(self, sample: Expr) -> Expr:
         """Return the limit of a sample."""
-        return replaced(self.limit, self.places(sample, number(0)))
+        return substitute_vars(self.limit, self.places(sample, number(0)))
 
     def rows_in_memory(self) -> list[Row]:
         """Return the rows that the term reads, if it depends on its box only through rows.
@@ -384,7 +379,7 @@ class Terms:
             analyzer.bind(var, Range(tirx.const(0, dtype), extent.astype(dtype)))
         return not all(
             analyzer.can_prove(index >= 0) and analyzer.can_prove(index < extent)
-            for load in loads_of(self.term)
+            for load in nodes_in(self.term, TensorLoad)
             for index, extent in zip(load.indices, load.source.shape, strict=True)
         )
 
@@ -589,8 +584,7 @@ class _Group:
                 mine = mine + chosen[part]
             mine = code.name("mine", mine)
             end, listed = self._prefix_sum(mine, ends)
-            at = code.alloc("at", (1,), "int32")
-            code.store(at, end - mine, 0)
+            at = code.variable("at", end - mine)
             for part in range(boxes):
                 with code.when(chosen[part] != 0):
                     code.store(found, part * self.items + item, at[0])
@@ -648,7 +642,7 @@ class _Box:
         numbers = _with_rows(
             expression, self.rows, lambda row, corner: shuffle([self.texels[row]], [corner])
         )
-        return self.code.name_all(replaced(numbers, self.places))
+        return self.code.name_all(substitute_vars(numbers, self.places))
 
 
 # -- on a CPU: 16 boxes at a time, in the lanes of a vector -------------------------------
@@ -788,7 +782,7 @@ class _Part:
         self._drain()
 
     def _valid(self, sample: Expr, box: Expr) -> Expr:
-        return replaced(self.terms.valid, self.terms.places(sample, box)).astype("int32")
+        return substitute_vars(self.terms.valid, self.terms.places(sample, box)).astype("int32")
 
     def _add(self, sample: Expr, first: Expr, chosen: _Chosen) -> None:
         """Sum up the chosen lanes of a vector of neighbours."""
@@ -815,7 +809,7 @@ class _Part:
             code.store(self.waiting, last + (1 if chosen is None else chosen), 0)
             return
         with nullcontext() if chosen is None else code.when(chosen != 0):
-            term = replaced(terms.term, terms.places(sample, box))
+            term = substitute_vars(terms.term, terms.places(sample, box))
             code.store(self.sums, self.sums[0] + code.name_all(term), 0)
 
     def _drain(self) -> None:
@@ -902,7 +896,7 @@ class _Part:
             term = _with_rows(
                 self.terms.term, self.rows, lambda row, corner: staged[row][corner, lane]
             )
-            value = code.name_all(replaced(term, places(lane)))
+            value = code.name_all(substitute_vars(term, places(lane)))
             if chosen is not None:
                 value = tirx.Select(chosen(lane), value, self.terms.zero)
             code.store(self.sums, self.sums[lane] + value, lane)

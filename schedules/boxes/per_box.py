@@ -44,7 +44,7 @@ from tvm.sym import Analyzer
 from tvm.tirx import Buffer, Expr, ForKind, Stmt, Var
 
 from ...devices.target import Device
-from ...ir.expressions import nodes_in, uses
+from ...ir.expressions import nodes_in, substitute_vars, uses
 from ...ir.scope import is_texture
 from ..common import FAMILY, Workload, is_injective
 from ..family import GROUP_FITS, Declined, Value, knob
@@ -57,11 +57,9 @@ from .builder import (
     choice,
     follows,
     in_32_bits,
-    loads_of,
     number,
     places_of,
     ramp,
-    replaced,
     schedule_of,
     sequence,
     shuffle,
@@ -288,8 +286,8 @@ class Output:
 
     def with_variables(self, values: dict[Var, Expr]) -> Output:
         """Return the output with variables replaced."""
-        row = None if self.row is None else replaced(self.row, values)
-        return replace(self, values=[replaced(v, values) for v in self.values], row=row)
+        row = None if self.row is None else substitute_vars(self.row, values)
+        return replace(self, values=[substitute_vars(v, values) for v in self.values], row=row)
 
     def with_values(self, value: Callable[[Expr], Expr]) -> Output:
         """Return the output with a function of each value."""
@@ -317,7 +315,7 @@ class Nest:
         if any(is_texture(out.tensor.scope()) for out in self.outputs):
             return False
         values = _values_of(self.outputs)
-        for load in loads_of(values):
+        for load in nodes_in(values, TensorLoad):
             used = any(uses(i, var) for i in load.indices for var in self.box)
             if used and (is_texture(load.source.scope()) or not self._in_order(load)):
                 return False
@@ -358,7 +356,9 @@ class Nest:
 
     def limit_of(self, sample: Sequence[Expr]) -> Expr:
         """Return the limit of a sample; the nest must have one."""
-        return replaced(self.limit(), places_of(self.box, sample)).astype("int32")
+        limit = self.limit()
+        assert limit is not None
+        return substitute_vars(limit, places_of(self.box, sample)).astype("int32")
 
 
 def _values_of(outputs: Sequence[Output]) -> list[Expr]:
@@ -428,7 +428,9 @@ def _scatter_of(
             return None
         producers.append(producer)
         axes = [axis.var for axis in producer.iter_vars]
-        inlined.append(replaced(producer.body.value, dict(zip(axes, load.indices, strict=True))))
+        inlined.append(
+            substitute_vars(producer.body.value, dict(zip(axes, load.indices, strict=True)))
+        )
     value, row = inlined[0], choice(inlined[1])
     if row is None:
         return None
@@ -445,7 +447,7 @@ def _values_by_lane(body: Expr, lane: Var | None) -> list[Expr]:
         return [body]
     simplify = Analyzer().simplify
     lanes = (number(k, lane.ty.dtype) for k in range(COORDINATES))
-    return [simplify(replaced(body, {lane: k})) for k in lanes]
+    return [simplify(substitute_vars(body, {lane: k})) for k in lanes]
 
 
 # -- straight code for one box ------------------------------------------------------------
@@ -517,7 +519,7 @@ class _BoxCode(Statements):
 
         def call(found: Call, mutator: tvm_ffi.StructuralMutator) -> Expr:
             lazy = choice(found) is not None
-            return replaced(found, self.names) if lazy else mutator.default_mutate(found)
+            return substitute_vars(found, self.names) if lazy else mutator.default_mutate(found)
 
         return tvm_ffi.structural_mutate(
             expression,
@@ -621,7 +623,8 @@ def _clear_unowned_rows(
     samples = prod(outer)
 
     def row_of(box: Sequence[Expr]) -> Expr:
-        return replaced(out.row, places_of(nest.box, box)).astype("int32")
+        assert out.row is not None
+        return substitute_vars(out.row, places_of(nest.box, box)).astype("int32")
 
     def clear(row: Expr) -> None:
         inner = _BoxCode([])
@@ -665,7 +668,7 @@ def _is_vector(nest: Nest) -> bool:
     elif nest.test() is not None:
         values = [part for value in values for part in value.args[1:]]
     lazy = any(choice(call) for call in nodes_in(values, Call))
-    return not lazy and all(_is_of_neighbours(load, place) for load in loads_of(values))
+    return not lazy and all(_is_of_neighbours(load, place) for load in nodes_in(values, TensorLoad))
 
 
 def _is_of_neighbours(load: TensorLoad, place: Var) -> bool:
@@ -692,7 +695,9 @@ class _VectorCode(_BoxCode):
         outputs = nest.at(self.box)
         test = _shared_test(_values_of(outputs))
         if test is not None and nest.limit() is None:
-            if not all(_is_of_neighbours(load, nest.box[-1]) for load in loads_of(nest.test())):
+            if not all(
+                _is_of_neighbours(load, nest.box[-1]) for load in nodes_in(nest.test(), TensorLoad)
+            ):
                 test = self._tested(test)
             outputs = [out.with_values(lambda v: tirx.Select(test, *v.args[1:])) for out in outputs]
         elif test is not None:
@@ -711,7 +716,9 @@ class _VectorCode(_BoxCode):
         (lane,) = self.lane
         flags = self.alloc("chosen", self.lanes)
         for place in range(*self.lanes):
-            self.before.store(flags, replaced(test, {lane: number(place)}).astype("float32"), place)
+            self.before.store(
+                flags, substitute_vars(test, {lane: number(place)}).astype("float32"), place
+            )
         return flags[lane] != 0
 
     def _is_copied(self, row: Row) -> bool:
