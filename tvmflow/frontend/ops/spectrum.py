@@ -9,6 +9,7 @@ as transforms of length a, factors, and transforms of length b (Cooley and Tukey
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +34,11 @@ class _Complex:
 
     real: relax.Expr
     imaginary: relax.Expr | None = None
+
+    def map(self, function: Callable[[relax.Expr], relax.Expr]) -> _Complex:
+        """Apply a linear function to the real and the imaginary part."""
+        real = function(self.real)
+        return _Complex(real, None if self.imaginary is None else function(self.imaginary))
 
 
 @converts("DFT")
@@ -63,8 +69,7 @@ def dft(c: NodeContext) -> relax.Expr:
     result = _transform(c, signal, length, inverse)
     if inverse:
         factor = c.constant(1 / length)
-        assert result.imaginary is not None
-        result = _Complex(result.real * factor, result.imaginary * factor)
+        result = result.map(lambda part: part * factor)
     if onesided and not inverse:
         result = _first(c, result, length // 2 + 1)
     return _joined(c, result, axis, only_real=inverse and onesided)
@@ -145,7 +150,7 @@ def _first(c: NodeContext, x: _Complex, count: int) -> _Complex:
         part = c.emit(part)
         return R.strided_slice(part, [len(shape_of(part)) - 1], [0], [count])
 
-    return _Complex(cut(x.real), None if x.imaginary is None else cut(x.imaginary))
+    return x.map(cut)
 
 
 def _with_length(c: NodeContext, x: _Complex, length: int) -> _Complex:
@@ -157,8 +162,7 @@ def _with_length(c: NodeContext, x: _Complex, length: int) -> _Complex:
     if missing == 0:
         return x
     widths = [0] * (2 * len(shape) - 1) + [missing]
-    parts = [None if p is None else R.nn.pad(p, widths) for p in (x.real, x.imaginary)]
-    return _Complex(*parts)
+    return x.map(lambda part: R.nn.pad(part, widths))
 
 
 def _whole_spectrum(c: NodeContext, x: _Complex, length: int) -> _Complex:
@@ -191,22 +195,12 @@ def _transform(c: NodeContext, x: _Complex, length: int, inverse: bool) -> _Comp
         return _times_matrix(c, x, _turns(np.outer(k, k), length, inverse))
     second = length // first
     shape = shape_of(c.emit(x.real))[:-1]
-
-    def rows(part: relax.Expr | None, extents: tuple[int, int]) -> relax.Expr | None:
-        """Reshape the last axis to a matrix, and transpose that."""
-        return None if part is None else _swapped(c, R.reshape(part, (*shape, *extents)))
-
-    x = _Complex(rows(x.real, (first, second)), rows(x.imaginary, (first, second)))
+    x = x.map(lambda part: _swapped(c, R.reshape(part, (*shape, first, second))))
     x = _transform(c, x, first, inverse)
     turns = np.outer(np.arange(second), np.arange(first))
     x = _times_factors(c, x, _turns(turns, length, inverse))
-    assert x.imaginary is not None
-    x = _transform(c, _Complex(_swapped(c, x.real), _swapped(c, x.imaginary)), second, inverse)
-    assert x.imaginary is not None
-    real, imaginary = (
-        R.reshape(_swapped(c, part), (*shape, length)) for part in (x.real, x.imaginary)
-    )
-    return _Complex(real, imaginary)
+    x = _transform(c, x.map(lambda part: _swapped(c, part)), second, inverse)
+    return x.map(lambda part: R.reshape(_swapped(c, part), (*shape, length)))
 
 
 def _factor(length: int) -> int:
