@@ -85,7 +85,12 @@ def _heads(c: NodeContext, index: int) -> relax.Expr:
         return c.input(index)
     if len(shape) != 3:
         raise InvalidNode(f"an input has {len(shape)} axes, expected three or four")
-    heads = c.required("q_num_heads" if index == 0 else "kv_num_heads")
+    return _split(c, index, c.required("q_num_heads" if index == 0 else "kv_num_heads"))
+
+
+def _split(c: NodeContext, index: int, heads: int) -> relax.Expr:
+    """Split the numbers of an input's tokens into heads, ``[B, heads, length, depth]``."""
+    shape = c.shape(index)
     if heads < 1 or shape[2] % heads:
         raise InvalidNode(f"{shape[2]} numbers cannot be split into {heads} heads")
     split = R.reshape(c.input(index), (*shape[:2], heads, shape[2] // heads))
@@ -170,14 +175,7 @@ def _softmax(c: NodeContext, scores: relax.Expr, bias: _Bias | None) -> relax.Ex
 def rotary_embedding(c: NodeContext) -> relax.Expr:
     """Rotate pairs of numbers of each head by angles that grow with the position."""
     shape = c.shape()
-    x = c.input()
-    if len(shape) == 3:
-        heads = c.required("num_heads")
-        if heads < 1 or shape[2] % heads:
-            raise InvalidNode(f"{shape[2]} numbers cannot be split into {heads} heads")
-        split = (*shape[:2], heads, shape[2] // heads)
-        x = R.permute_dims(R.reshape(x, split), [0, 2, 1, 3])
-    x = c.emit(x)
+    x = c.emit(_split(c, 0, c.required("num_heads")) if len(shape) == 3 else c.input())
     batch, heads, length, depth = shape_of(x)
     turned = c.attribute("rotary_embedding_dim", 0) or depth
     half = turned // 2
