@@ -94,6 +94,12 @@ def compiled_batches(low: int, high: int) -> list[int]:
     return sorted({low, high, *(p for p in powers if low < p < high)})
 
 
+def _dim(declared: _Declared, name: str, axis: int) -> int | str | None:
+    """Return an input's dimension in the model; ``None`` if it is unknown."""
+    dims = declared.get(name) or ()
+    return dims[axis] if axis < len(dims) else None
+
+
 def _batches(shapes: Mapping[str, Sequence[Extent]], declared: _Declared) -> tuple[int, int]:
     """Return the range of batches, which all inputs must agree on; 1 to 1 without one."""
     found: dict[str, tuple[int, int]] = {}
@@ -109,8 +115,7 @@ def _batches(shapes: Mapping[str, Sequence[Extent]], declared: _Declared) -> tup
                     remedy=f"`shapes={name}=1..8,3,224,224`, for example",
                 )
             low, high = int(range_[1]), int(range_[2])
-            dims = declared.get(name)
-            fixed = dims[axis] if dims is not None and axis < len(dims) else None
+            fixed = _dim(declared, name, axis)
             if axis:
                 raise ShapeError(
                     f"The range {extent} is given for axis {axis} of the input {name!r}, but only "
@@ -180,14 +185,12 @@ def _filled(
         for name, choices in named.items():
             for axis, extent in zip(places[name], choices[number], strict=True):
                 given[name][axis] = extent
-                dims = declared.get(name)
-                symbol = dims[axis] if dims is not None and axis < len(dims) else None
+                symbol = _dim(declared, name, axis)
                 if isinstance(symbol, str):
                     symbols.setdefault(symbol, extent)
         for name, axes in places.items():
             for axis in axes if name not in named else ():
-                dims = declared.get(name) or ()
-                symbol = dims[axis] if axis < len(dims) else None
+                symbol = _dim(declared, name, axis)
                 if symbol not in symbols:
                     example = "x".join(["224"] * len(axes))
                     raise ShapeError(
@@ -204,8 +207,7 @@ def _leaders(places: Mapping[str, Sequence[int]], declared: _Declared) -> list[s
     known: set[str] = set()
     leaders = []
     for name, axes in places.items():
-        dims = declared.get(name) or ()
-        symbols = [dims[axis] if axis < len(dims) else None for axis in axes]
+        symbols = [_dim(declared, name, axis) for axis in axes]
         if not all(symbol in known for symbol in symbols):
             leaders.append(name)
         known |= {symbol for symbol in symbols if isinstance(symbol, str)}
