@@ -151,9 +151,10 @@ def includes(root: Path) -> dict[str, set[str]]:
     return graph
 
 
-def calls(folder: Path) -> dict[str, set[str]]:
-    """Return in which C files of a folder the functions are defined that each of them names."""
-    code = {p.name: _NO_CODE.sub('""', p.read_text("utf-8")) for p in sorted(folder.glob("*.c"))}
+def calls(*folders: Path) -> dict[str, set[str]]:
+    """Return in which C files of the folders the functions are defined that each of them names."""
+    files = [path for folder in folders for path in sorted(folder.glob("*.c"))]
+    code = {path.name: _NO_CODE.sub('""', path.read_text("utf-8")) for path in files}
     defined = {name: file for file, text in code.items() for name in _FUNCTION.findall(text)}
     return {
         file: {defined[word] for word in re.findall(r"\w+", text) if word in defined} - {file}
@@ -183,7 +184,11 @@ def test_no_headers_include_each_other():
 
 @pytest.mark.quick
 def test_no_files_of_the_c_runtime_call_each_other():
-    graph = calls(ROOT / "native/standalone")
+    core, own = ROOT / "native/core", ROOT / "native/standalone"
+    graph = calls(core, own)
     assert graph["entry.c"] == {"adopt.c", "backend.c"}  # (others by a macro)
     found = circles(graph)
     assert not found, f"Files call each other:\n{described(graph, found)}"
+    # The core, which the plug-in has as well, stands without the runtime of libraries.
+    files = {path.name for path in core.glob("*.c")}
+    assert {callee for name in files for callee in graph[name]} <= files
