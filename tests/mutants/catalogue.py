@@ -872,7 +872,7 @@ MUTANTS = (
     Mutant(
         "ranges-chain",
         "tvmflow/graph/ranges.py",
-        "if not small or _elements(var) > sum(map(_elements, small)):",
+        "if not small or elements_of(var) > sum(map(elements_of, small)):",
         "if not small:",
         "what a sum divides is kept in 32 bits, as large as it is",
         ("tests/graph/test_ranges.py",),

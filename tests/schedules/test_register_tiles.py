@@ -41,7 +41,7 @@ def test_products_share_what_is_read(device, layer):
     (code,) = kernels_of(function, target)
     # Loads that unrolled code repeats are read once.
     distinct = {
-        str(site): instructions(code, site).times * site.lanes
+        str(site): instructions(code, site) * site.lanes
         for site in code.sites
         if site.scope == "global" and not site.is_store
     }

@@ -292,6 +292,7 @@ def faked(tmp_path, monkeypatch) -> Source:
 def test_drivers_that_compile_at_the_first_launch_have_had_one(faked, monkeypatch):
     monkeypatch.setenv("FAKE_OPENCL_BINARIES", "late")
     monkeypatch.setenv("FAKE_OPENCL_PLATFORM_NAME", "Portable Computing Language")
+    monkeypatch.setenv("FAKE_OPENCL_DRIVER", "3.1")
     found = precompile_here(faked, 0)
     assert len(found.programs) == 1
     assert found.binary_bytes == len(found.programs[0].binary)
