@@ -16,7 +16,7 @@ static void add_text(Sha256State* hash, const char* text) {
 }
 
 tvmflow_status tf_sources_unpack(tvmflow_model* m) {
-  // Functions have no text.
+  // Plans for the CPU have compiled functions, and no source.
   if (m->sources || m->backend == TVMFLOW_CPU) return TVMFLOW_OK;
   const size_t bytes = m->plan.header->source_bytes;
   m->sources = malloc(bytes + 1);
@@ -83,7 +83,7 @@ static tvmflow_status make_keys(tvmflow_model* m) {
 static tvmflow_status describe_failure(tvmflow_model* m, const tf_build* b, uint32_t index) {
   const tvmflow_status status = tf_fail_opencl(
       &m->message, b->code, "Building program %u on device '%s'", index, m->device.name);
-  // Compilers report missing resources for errors in a kernel.
+  // Some compilers report missing resources for errors in a kernel: add their messages then.
   if (status == TVMFLOW_ERROR_MEMORY && b->code != CL_OUT_OF_RESOURCES) return status;
   tf_append(m->message.text, sizeof(m->message.text),
             " Remedy: update the device's driver, or compile the network for another device or "
@@ -198,7 +198,7 @@ static void* store_all(void* model) {
 }
 
 void tf_programs_store(tvmflow_model* m) {
-  // A note says why nothing can be stored.
+  // The note, if any, is the reason why nothing can be stored.
   if (m->stored || *m->cache.note) return;
   m->stored = true;
   m->stored_to = m->cache;

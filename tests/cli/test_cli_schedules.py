@@ -86,6 +86,6 @@ def test_algorithms_are_shown_and_can_be_asked_for(cli, network):
         ("[]", "The algorithms in one.json should be an object of names and values"),
     ],
 )
-def test_a_file_of_algorithms_that_cannot_be(cli, network, text, message):
+def test_invalid_algorithms_file_is_refused(cli, network, text, message):
     Path("one.json").write_text(text)
     cli("compile", network, *COMPILE, "--algorithms", "one.json").refused(message, "Remedy")

@@ -62,7 +62,7 @@ def test_other_batches(cli, module):
     cli("run", module, "--inputs", "other.npz").refused("the nearest is x [1, 3, 9, 31]")
 
 
-def test_what_is_refused(cli, model, module):
+def test_invalid_shapes_are_refused(cli, model, module):
     cli("run", module, "--random-seed", "0", "--at", "9x30").refused("no shape with x [9, 30]")
     cli("run", module, "--random-seed", "0", "--at", "9").refused("one extent for each of the 2")
     compile_it = ("compile", model, "--target", "llvm")
@@ -72,7 +72,7 @@ def test_what_is_refused(cli, model, module):
     assert cli("tune", model, "--target", "llvm", "--shape", "x=1..2,3,8,8").status == 2
 
 
-def test_how_they_are_written():
+def test_shape_options_are_parsed():
     assert parse_open_shapes(["a=b=1..8,3,?", "s="]) == {"a=b": ("1..8", 3, "?"), "s": ()}
     assert parse_at(["224x224,320x240", "a=b=7"]) == {"": [(224, 224), (320, 240)], "a=b": [(7,)]}
     for text in ("x=1...2", "x=0,3", "x=1..", "x=*", "x=1,,2"):

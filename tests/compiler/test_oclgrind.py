@@ -1,6 +1,6 @@
 """Every kernel of the demo's networks under Oclgrind: no access out of bounds, no data race.
 
-``texture/test_networks.py`` runs the networks with traps of textures under Oclgrind.
+``test_networks.py`` runs further small networks under Oclgrind.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def test_kernels_are_clean(name, device, storage, dtype, tmp_path, under_oclgrin
     assert_close(output, reference, STORED_AS_HALF if dtype == "fp16" else NETWORK)
 
 
-def test_a_texel_beside_the_picture_is_found(tmp_path):
+def test_out_of_bounds_image_write_is_reported(tmp_path):
     _, module, feeds = compiled("facebox_net", tmp_path, "adreno", "texture", "fp32")
     oclgrind = Oclgrind(tmp_path, "-DMOVED=1")
     with module, pytest.raises(AssertionError, match=r"Oclgrind found:\s+Invalid write"):
@@ -88,7 +88,7 @@ def test_a_texel_beside_the_picture_is_found(tmp_path):
 
 @pytest.mark.parametrize("storage", ["texture", "buffer"])
 def test_kernels_between_blocked_inputs_and_outputs_are_clean(storage, under_oclgrind):
-    """Both copies run, from a buffer to a texture and back, and the host writes the panels."""
+    """Cover copies between buffers and textures, and inputs whose panels the host writes."""
     weight = np.random.default_rng(4).standard_normal((6, 6, 3, 3)).astype(np.float32)
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4),

@@ -1,4 +1,4 @@
-"""Random generators of operators: each reads a given tensor and uses all that ONNX allows.
+"""Random generators of operators: each applies one to a given tensor, with random attributes.
 
 `RULES` holds special rules; ONNX's schemas suffice for elementwise operators of one, two or any
 number of operands (`generic`).
@@ -64,7 +64,7 @@ EXCLUDED: dict[str, str] = {
 
 
 def rule(*names: str, **properties: Any) -> Callable[[Any], Any]:
-    """Register a function of the graph, the tensor (and the name) as the rule of operators."""
+    """Register a function as the rule of operators; for several, it also takes the name."""
 
     def register(function: Any) -> Any:
         for name in names:
@@ -108,7 +108,7 @@ def available(op_type: str, opset: int) -> bool:
 
 # ---- Elementwise operators, by their schemas --------------------------------------------------
 
-#: Attributes that take one of some words.
+#: Allowed strings of enumerated attributes, by operator and attribute.
 WORDS = {
     ("Gelu", "approximate"): ("none", "tanh"),
     ("BitShift", "direction"): ("LEFT", "RIGHT"),
@@ -513,7 +513,7 @@ def softmax(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
 
 
 def attended(g: Graph, x: Tensor) -> Tensor:
-    """Write attention as exporters do: the tensor's matrices attend to keys, or are the values."""
+    """Add attention as exporters write it, with the tensor as its queries or its values."""
     *lead, rows, depth = x.shape
     keys, columns, scale = g.pick(5, 1, 16, 33), g.pick(5, 16, 1, 31), max(depth, 1) ** -0.5
     shared = [1] * len(lead) if g.chance(0.2) else lead
@@ -683,7 +683,7 @@ def einsum(g: Graph, x: Tensor) -> list[Tensor]:
 
 # ---- Moves of elements ------------------------------------------------------------------------
 
-#: Dtypes of operators that move elements: any.
+#: Dtypes for operators that only move elements; float32 is the most likely.
 ANY = ("float32", "float32", "float32", "float32", "int32", "bool", "uint8", "int64", "float16")
 
 
@@ -1006,7 +1006,7 @@ def recurrent(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
 # ---- Sampling of pictures ---------------------------------------------------------------------
 
 
-#: Without wide values: interpolation weights are fp32, and small ones of large values inexact.
+#: Kinds of values except wide ones: a small fp32 weight times a large value is inexact.
 BESIDE_EACH_OTHER = tuple(kind for kind in VALUES if kind != "wide")
 
 
@@ -1117,7 +1117,7 @@ def roi_align(g: Graph, x: Tensor) -> list[Tensor]:
 
 
 def tokens(g: Graph, x: Tensor, heads: int, length: int, depth: int, flat: bool) -> Tensor:
-    """Return queries, keys or values of the tensor's elements, with heads as axis or in columns."""
+    """Return token vectors of the tensor's elements; heads are an axis or, if ``flat``, columns."""
     batch = 2
     shape = (batch, length, heads * depth) if flat else (batch, heads, length, depth)
     return g.exactly(x, shape)
@@ -1310,7 +1310,7 @@ def col2im(g: Graph, x: Tensor) -> list[Tensor]:
 
 @rule("Dropout")
 def dropout(g: Graph, x: Tensor) -> list[Tensor]:
-    """Without training, and with a ratio of zero."""
+    """Add Dropout that drops nothing: without training, or with a ratio of zero."""
     inputs: list[Tensor | None] = [x]
     if g.chance(0.5):
         inputs += [g.constant(np.array(0.0), "float32"), g.constant(np.array(True))]
@@ -1464,7 +1464,7 @@ def checked(results: list[Tensor]) -> list[Tensor]:
 
 # ---- Sizes known at run time: a few rows, what reads them, and what has a fixed size again ----
 
-#: Declared number of rows that may be found: value types need a number.
+#: Number of rows that the type of a dynamic result declares; the real one may differ.
 SOME = 5
 
 
@@ -1504,7 +1504,7 @@ def found_rows(g: Graph, x: Tensor, name: str) -> list[Tensor]:
 
 
 def _read(g: Graph, rows: Tensor, table: Tensor) -> Tensor:
-    """Add one operator that maps rows to rows; ``fewer`` may change their number."""
+    """Add one operator that maps rows to rows, and may change their number."""
     kind = g.pick(
         "Relu", "Mul", "MatMul", "Transpose", "Concat", "Slice", "CumSum", "Reshape", "Where",
         "TopK", "Compress", "Gather",

@@ -60,7 +60,7 @@ def test_outputs_are_a_tuple_and_a_mapping(module: Module):
         outputs["sums"]
 
 
-def test_what_notebooks_show(module: Module):
+def test_html_representation(module: Module):
     text = module._repr_html_()
     for info in (*module.inputs, *module.outputs):
         assert f"<td>{info.name}</td><td>{info.dtype}</td>" in text
@@ -425,7 +425,7 @@ def test_a_target_without_a_device(executable: Any, tmp_path: Path):
     assert '`target="opencl"`' in str(caught.value)
 
 
-def test_a_second_host(module_file: Path):
+def test_missing_llvm_device_is_reported(module_file: Path):
     with pytest.raises(DeviceError, match="there is no llvm device 1 on this machine") as caught:
         load(module_file, device=1)(values())
     assert "tvmflow devices" in str(caught.value)

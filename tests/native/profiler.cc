@@ -22,7 +22,7 @@ using namespace tvmflow::opencl;
 
 namespace {
 
-// The driver: events by number, and up to which one the queue has been waited for.
+// The fake driver's live events by number, and whether clFinish was called after each.
 std::mutex g_mutex;
 std::unordered_map<uintptr_t, bool> g_complete;
 uintptr_t g_last = 0;
@@ -72,7 +72,7 @@ tf_opencl Driver() {
   return api;
 }
 
-// As `Kernel::Launch` does.
+// Records a launch in the order that `Kernel::Launch` uses.
 void Launch(Device& device, const std::string& kernel) {
   const bool profiled = device.profiler().active();
   const cl_event event = profiled ? NewEvent() : nullptr;

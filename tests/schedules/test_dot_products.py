@@ -128,7 +128,7 @@ def test_weights_beyond_int8_are_multiplied_one_by_one(low, high, fits):
 
 
 class Network:
-    """Nodes between tensors in the form that quantization tools write."""
+    """Builder of a model in QDQ form: real operators between DequantizeLinear and Quantize."""
 
     def __init__(self, opset=17):
         self.nodes, self.constants, self.opset = [], {}, opset
@@ -246,7 +246,7 @@ def test_dense_layers_with_real_operators(kind, target, device):
 
 @pytest.mark.parametrize("why", ["weights of 8 bits without a fitting axis", "a scale of a row"])
 def test_other_forms_are_computed_in_real_numbers(why):
-    """Scales along the summed axis, or for parts of the left operand, are no common factor."""
+    """Scales along the summed axis, or per row of the left operand, keep the product real."""
     n = Network()
     if why == "a scale of a row":
         scales = n.constant("s", np.array([0.02, 0.03, 0.01], np.float32))

@@ -1,9 +1,9 @@
-"""Several shapes in one module: sharing between the compilations of its shapes, and their merging.
+"""Compile several shapes into one module: share weights and functions, merge the programs.
 
-Each shape is a variant with its own compilation.  After "weights" equal weights are stored once,
-and primary functions are renamed so that equal ones have the same name in all variants, and thus
-the same knobs, schedule and code, and others different names.  After "lower" the programs are
-merged into one for "build"::
+Each shape is a variant with its own compilation.  After the stage "weights", equal weights are
+stored once.  Equal primary functions get one name in all variants, and thus the same knobs,
+schedule and code; others get different names.  After "lower" the programs are merged into one for
+"build"::
 
     variant 0                 variant 1                 the program
     main, f, g                main, f, g'               main, main_1, f, g, g_1
@@ -47,7 +47,7 @@ def check_results(first: Compilation, other: Compilation) -> None:
 def expand_variants(job: Compilation) -> list[Compilation]:
     """Return the compilations of a job's shapes, which share the parsed model; none for one shape.
 
-    If the shapes are several batches, sets the job's proof that they may be computed in parts.
+    If the shapes are several batches, `job.batch` tells whether a batch may be computed in parts.
 
     Raises ``ShapeError`` if the model cannot have the requested shapes, or they are too many, and
     `CompileError` if another option does not support several shapes.
@@ -81,7 +81,7 @@ def expand_variants(job: Compilation) -> list[Compilation]:
 
 
 def check_batch_outermost(job: Compilation, proof: BatchProof) -> BatchProof:
-    """Reject a proof if the batch is not outermost in an input or output of blocked layout."""
+    """Return the proof, or a failed one if a blocked tensor's batch is not outermost."""
     sides = ((job.model.inputs, proof.inputs), (job.model.outputs, proof.outputs))
     for infos, batches in sides:
         for info in infos:
@@ -221,7 +221,7 @@ def merge_schedules(job: Compilation) -> None:
 
 
 def share_memory(job: Compilation) -> None:
-    """Give the blocks of all variants common sizes, with which memory is then planned again."""
+    """Set common sizes of allocations, and restore the programs to plan memory again."""
     plans = [each.memory for each in job.variants]
     sizes, job.shared_bytes = shared_sizes(plans)
     for each, own in zip(job.variants, sizes, strict=True):

@@ -39,7 +39,7 @@ from ..runtime.regular_files import open_file
 
 logger = logging.getLogger(__name__)
 
-#: First bytes of a tracker or server with a secret; stock ones wait for the client.
+#: First bytes that a tracker or server with a secret sends; TVM's own wait for the client's.
 GREETING = b"tvmflow\x01"
 #: Shortest secret; shorter ones can be guessed.
 SHORTEST_BYTES = 16

@@ -48,8 +48,8 @@ class ImportedModel:
     weights: dict[str, np.ndarray]
     #: Names of bindings by the ONNX names of their tensors.
     bindings: dict[str, str] = field(default_factory=dict)
-    #: Number of elements of each constant input of a node, with the names of the initializers that
-    #: it was computed from, by node.
+    #: Size of each constant input, and the names of the initializers that it was computed from,
+    #: by node.
     initializers: dict[str, list[tuple[int, tuple[str, ...]]]] = field(default_factory=dict)
     #: Checks of custom operators that run at each call.
     call_checks: tuple[CallCheck, ...] = ()
@@ -196,7 +196,7 @@ def _initializers(graph: Graph) -> dict[str, list[tuple[int, tuple[str, ...]]]]:
 
 
 def _add_counts(graph: Graph, names: list[str]) -> tuple[SizeLimit, ...]:
-    """Add outputs for the sizes of bounded outputs and of the user's bounds; return the limits.
+    """Add outputs that report sizes and choices known at run time only; return the limits.
 
     The names of the added outputs are appended to ``names``.
     """
@@ -207,8 +207,7 @@ def _add_counts(graph: Graph, names: list[str]) -> tuple[SizeLimit, ...]:
     for name, value in counts.items():
         if name in names:
             raise UnsupportedModelError(
-                f"The output {name!r} has the name of the number of elements that another one has "
-                "at run time.",
+                f"The output name {name!r} is reserved for a size that is known only at run time.",
                 remedy="Rename the output.",
             )
         names.append(name)

@@ -25,7 +25,7 @@ Value = bool | int | float | str
 
 #: Facts of a shape that describe how tensors are stored, not what is computed.
 STORAGE_FACTS = ("texture", "weights")
-#: Extents of a map: knobs for one map also suit a slightly larger one.
+#: Names of a feature map's extents; knobs for one size also suit a similar size.
 MAP_FACTS = ("height", "width", "rows", "columns")
 
 
@@ -125,7 +125,7 @@ class Workload(ContentAddressed):
     storage: str = "buffer"
     #: Precision of products and sums.
     accumulate: str = "fp32"
-    #: Text that distinguishes further primary functions of a shape: the tensors' extents, say.
+    #: Text that distinguishes functions with equal ``shape``, such as the tensors' extents.
     signature: str = ""
 
     @cached_property
@@ -135,7 +135,7 @@ class Workload(ContentAddressed):
         return digest("kin", canonical([self.family, dict(self._loops)]))[:8]
 
     def is_like(self, other: Workload) -> bool:
-        """Return whether it is the same computation over a map of half to double the extents."""
+        """Return whether both differ in storage and, by up to a factor of 2, in the map only."""
         if self.family != other.family or self.shape.keys() != other.shape.keys():
             return False
         pairs = ((name, v, other.shape[name]) for name, v in self._loops)
@@ -151,7 +151,7 @@ class Workload(ContentAddressed):
     def distance(self, other: Workload) -> tuple[float, ...]:
         """Return the distance to a compatible or similar workload; the least is the nearest.
 
-        Other map extents count more than all differences in storage.
+        A difference in feature-map extents outweighs all differences in storage.
         """
         maps = ((self.shape.get(name), other.shape.get(name)) for name in MAP_FACTS)
         return (

@@ -150,7 +150,7 @@ def split_message(text: str) -> tuple[str, str | None, str | None]:
 
 
 def translate(error: BaseException, attempt: str, target: str) -> TvmflowError | None:
-    """Translate an error of TVM into ours; ``None`` if it is not about a device.
+    """Translate a TVM error into a `TvmflowError`; ``None`` if it is not about a device.
 
     The message begins with the attempt (``"Running m.so"``), and the remedy fits the target.
     """

@@ -58,7 +58,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A call on one device, and the link over which a host calls several."""
+    """Prediction for several devices behind a link, from a call measured on one."""
 
     link: Link
     #: Samples per call.
@@ -70,7 +70,7 @@ class Prediction:
 
     @classmethod
     def of(cls, network: Network, measured: Scaling, link: Link) -> Prediction:
-        """Take the largest batch that was measured on one device, with the most threads."""
+        """Return a prediction from the largest batch measured on one device, and most threads."""
         alone = [point for point in measured.points if point.devices == 1]
         point = max(alone, key=lambda point: (point.batch, point.threads or 0))
         module = load(network.modules[point.batch])
@@ -78,7 +78,7 @@ class Prediction:
         return cls(link, point.batch, 1e-3 * point.median_ms, *sizes)
 
     def efficiency(self, devices: int) -> float:
-        """Return the throughput of devices relative to that without the link, 0 to 1."""
+        """Return the ratio of throughput over the link to throughput without it, 0 to 1."""
         there, back = self.link.seconds(self.input_bytes), self.link.seconds(self.output_bytes)
         return self.call_s / (there + self.call_s + back + (devices - 1) * max(there, back))
 

@@ -331,7 +331,7 @@ def _requantized(c: NodeContext, x: relax.Expr, target: _Target) -> _Requantized
 
 
 def _requantized_product(c: NodeContext, x: relax.Expr, scale: np.float32) -> relax.Expr | None:
-    """Rescale sums of products in int32, with a bias in steps of their scale, and activations."""
+    """Return an int32 sum ``x`` in steps of ``scale``; ``None`` for other forms."""
     activations, bias, value = [], None, c.definition(x)
     while op_name(value) in ("relax.nn.relu", "relax.clip"):
         activations.append(value)

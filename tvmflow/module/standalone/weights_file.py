@@ -1,8 +1,8 @@
 """The file of a library's weights: a header, then each weight at an aligned offset.
 
-It does not use the safetensors format of modules for TVM's runtime: the C runtime, which has no
-JSON parser, finds each weight by an offset in the plan, and drivers use memory at multiples of
-`WEIGHT_ALIGNMENT` without a copy, while that format allows no gaps.
+The format is not safetensors, as in modules for TVM's runtime, for two reasons: the C runtime has
+no JSON parser, and safetensors allows no gaps, but drivers avoid a copy only at multiples of
+`WEIGHT_ALIGNMENT`.  The plan holds the offsets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .format import WEIGHT_ALIGNMENT, WEIGHTS_HEADER, WEIGHTS_MAGIC, WEIGHTS_VER
 
 
 def weights_header(content_id: bytes, content_bytes: int, checksum: int) -> bytes:
-    """Return the header of a file of weights; the digests are of the bytes after it."""
+    """Return the header of a weights file; the digests cover the bytes after it."""
     header = np.zeros((), WEIGHTS_HEADER)
     header["magic"], header["version"] = WEIGHTS_MAGIC, WEIGHTS_VERSION
     header["bytes"] = WEIGHTS_HEADER.itemsize + content_bytes

@@ -1,4 +1,4 @@
-// Uses every function of a standalone library, and prints what it finds, a fact a line.
+// Calls the functions of a standalone library, and prints each result on its own line.
 //
 //   use_library LIBRARY OPENCL|- FOLDER
 //
