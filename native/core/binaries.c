@@ -193,11 +193,11 @@ int tf_binary_store(const tf_binaries* b, const uint8_t key[TF_KEY_BYTES], const
   static unsigned stores;
   char path[MAX_PATH];
   char temporary[MAX_PATH];
-  if (bytes > b->limit_bytes || !entry_path(b, key, path)) return 0;
+  if (bytes > b->limit_bytes || !entry_path(b, key, path)) return -1;
   const int length =
       snprintf(temporary, sizeof(temporary), "%s/%s%d-%u", b->folder, temporary_prefix,
                (int)getpid(), __atomic_fetch_add(&stores, 1, __ATOMIC_RELAXED));
-  if (length >= MAX_PATH) return 0;
+  if (length >= MAX_PATH) return -1;
   entry_header header = {.format = FORMAT, .driver = b->driver, .bytes = bytes};
   memcpy(header.magic, magic, sizeof(magic));
   memcpy(header.key, key, sizeof(header.key));

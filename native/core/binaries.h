@@ -27,8 +27,8 @@ int tf_make_folder(const char* path);
 uint8_t* tf_binary_load(const tf_binaries* binaries, const uint8_t key[TF_KEY_BYTES], size_t* bytes,
                         bool* damaged);
 
-// Stores a binary; processes that load it find the old file, the new one, or none.  Returns 0, or
-// the code of the failure.
+// Stores a binary; processes that load it find the old file, the new one, or none.  Returns 0, the
+// code of the failure, or -1 for a binary beyond the limit or a path that is too long.
 int tf_binary_store(const tf_binaries* binaries, const uint8_t key[TF_KEY_BYTES],
                     const uint8_t* binary, size_t bytes);
 

@@ -162,14 +162,9 @@ const void* tf_device_code(const tf_device* d) {
   return table && table[CL_GET_DEVICE_INFO] ? table[CL_GET_DEVICE_INFO] : d->api.clGetDeviceInfo;
 }
 
-bool tf_device_has(const tf_device* device, const char* extension) {
-  size_t bytes = 0;
-  if (device->api.clGetDeviceInfo(device->id, CL_DEVICE_EXTENSIONS, 0, NULL, &bytes) != CL_SUCCESS)
-    return false;
-  char* const list = calloc(bytes + 1, 1);
-  if (!list) return false;
-  query(device, CL_DEVICE_EXTENSIONS, list, bytes);
-  const bool has = tf_has_word(list, extension);
+bool tf_device_has(const tf_device* d, const char* extension) {
+  char* const list = tf_query_text(d->api.clGetDeviceInfo, d->id, CL_DEVICE_EXTENSIONS);
+  const bool has = list && tf_has_word(list, extension);
   free(list);
   return has;
 }

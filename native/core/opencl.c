@@ -54,28 +54,26 @@ bool tf_library_open(tf_library* library, const char* name, char* text, size_t b
   return false;
 }
 
-// Copies a fact of the platform in words; the caller frees it.  NULL: there is none.
-static char* platform_text(const tf_opencl* api, cl_platform_id platform, cl_uint what) {
+char* tf_query_text(cl_int (*ask)(ClObject*, cl_uint, size_t, void*, size_t*), ClObject* object,
+                    cl_uint what) {
   size_t bytes = 0;
-  if (!api->clGetPlatformInfo ||
-      api->clGetPlatformInfo(platform, what, 0, NULL, &bytes) != CL_SUCCESS)
-    return NULL;
+  if (!ask || ask(object, what, 0, NULL, &bytes) != CL_SUCCESS) return NULL;
   char* const text = calloc(bytes + 1, 1);
-  if (text && api->clGetPlatformInfo(platform, what, bytes, text, NULL) == CL_SUCCESS) return text;
+  if (text && ask(object, what, bytes, text, NULL) == CL_SUCCESS) return text;
   free(text);
   return NULL;
 }
 
 // Returns whether the platform's objects begin with a table of functions, as loaders require.
 static bool has_tables(const tf_opencl* api, cl_platform_id platform) {
-  char* const list = platform_text(api, platform, CL_PLATFORM_EXTENSIONS);
+  char* const list = tf_query_text(api->clGetPlatformInfo, platform, CL_PLATFORM_EXTENSIONS);
   const bool has = list && tf_has_word(list, "cl_khr_icd");
   free(list);
   return has;
 }
 
 static bool is_opencl_2(const tf_opencl* api, cl_platform_id platform) {
-  char* const version = platform_text(api, platform, CL_PLATFORM_VERSION);
+  char* const version = tf_query_text(api->clGetPlatformInfo, platform, CL_PLATFORM_VERSION);
   const bool is = version && IsAtLeast(version, 2, 0);
   free(version);
   return is;

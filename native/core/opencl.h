@@ -38,6 +38,11 @@ bool tf_library_open(tf_library* library, const char* name, char* text, size_t b
 // Finds the entry points.  Returns the name of one of OpenCL 1.2 that is missing; NULL: none is.
 const char* tf_opencl_resolve(tf_opencl* api, const tf_library* library, cl_platform_id platform);
 
+// Returns a text that clGetPlatformInfo or clGetDeviceInfo answers; the caller frees it.  NULL:
+// there is none.
+char* tf_query_text(cl_int (*ask)(ClObject*, cl_uint, size_t, void*, size_t*), ClObject* object,
+                    cl_uint what);
+
 // Returns an extension's function; NULL: there is none.
 void* tf_opencl_extension(const tf_opencl* api, cl_platform_id platform, const char* name);
 

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <utility>
 
+#include "allocated.h"
 #include "chain.h"
 #include "settings.h"
 
@@ -20,14 +21,11 @@ T Query(const tf_opencl& api, cl_device_id id, cl_uint what) {
   return value;
 }
 
-// Returns a text that clGetDeviceInfo or clGetPlatformInfo answers.
+// Returns a text that clGetDeviceInfo or clGetPlatformInfo answers, without spaces at its end.
 std::string QueryText(cl_int (*ask)(ClObject*, cl_uint, size_t, void*, size_t*), ClObject* object,
                       cl_uint what) {
-  size_t size = 0;
-  if (ask(object, what, 0, nullptr, &size) != CL_SUCCESS || size == 0) return "";
-  std::string text(size, '\0');
-  if (ask(object, what, size, text.data(), nullptr) != CL_SUCCESS) return "";
-  text = text.c_str();
+  const Allocated<char> found(tf_query_text(ask, object, what));
+  std::string text = found ? found.get() : "";
   while (!text.empty() && text.back() == ' ') text.pop_back();
   return text;
 }

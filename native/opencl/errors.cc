@@ -1,43 +1,20 @@
 #include "errors.h"
 
-#include <array>
-
-#include "../core/error_codes.h"
+#include "../core/errors.h"
 
 namespace tvmflow::opencl {
-namespace {
-
-struct CodeName {
-  cl_int code;
-  const char* name;
-  const char* hint;
-};
-
-constexpr std::array kCodes = {
-#define TVMFLOW_OPENCL_ROW(code, name, hint) CodeName{code, name, hint},
-    TVMFLOW_OPENCL_CODES(TVMFLOW_OPENCL_ROW)
-#undef TVMFLOW_OPENCL_ROW
-};
-
-const CodeName* Find(cl_int code) {
-  for (const CodeName& row : kCodes) {
-    if (row.code == code) return &row;
-  }
-  return nullptr;
-}
-
-}  // namespace
 
 std::string ErrorName(cl_int code) {
-  const CodeName* row = Find(code);
-  return row ? row->name : "an unknown OpenCL error";
+  const char* hint;
+  return tf_error_name(code, &hint);
 }
 
 void ThrowDriverError(cl_int code, const std::string& attempt) {
-  std::string message =
-      attempt + " failed with " + ErrorName(code) + " (" + std::to_string(code) + ")";
-  if (const CodeName* row = Find(code); row && *row->hint) message += std::string(": ") + row->hint;
-  throw DriverError(code, message + ".");
+  const char* hint;
+  const std::string name = tf_error_name(code, &hint);
+  const std::string cause = *hint ? std::string(": ") + hint : "";
+  throw DriverError(
+      code, attempt + " failed with " + name + " (" + std::to_string(code) + ")" + cause + ".");
 }
 
 }  // namespace tvmflow::opencl

@@ -1,9 +1,7 @@
 #include "program_build.h"
 
-#include <cstdlib>
-#include <memory>
-
 #include "../core/compile.h"
+#include "allocated.h"
 #include "build_log.h"
 #include "pocl_declarations.h"
 #include "program_cache.h"
@@ -30,11 +28,12 @@ ProgramBuild::~ProgramBuild() {
 }
 
 bool ProgramBuild::LoadFromCache(const std::string& options) {
-  const auto binary = LoadBinary(key_);
+  size_t bytes = 0;
+  const Allocated<uint8_t> binary = LoadBinary(key_, &bytes);
   if (!binary) return false;
   cl_int code = CL_SUCCESS;
-  handle_ = tf_load_binary(device_.core(), device_.context(), binary->data(), binary->size(),
-                           options.c_str(), &code);
+  handle_ = tf_load_binary(device_.core(), device_.context(), binary.get(), bytes, options.c_str(),
+                           &code);
   if (code == CL_SUCCESS) {
     CountCacheHit();
     return true;
@@ -57,8 +56,7 @@ void ProgramBuild::BuildFromSource(const std::vector<std::string>& names, const 
   }
   const cl_int code = Compile(names.front(), source, options);
   if (code == CL_SUCCESS) return;
-  const std::unique_ptr<char, decltype(&std::free)> text(tf_build_log(device_.core(), handle_),
-                                                         std::free);
+  const Allocated<char> text(tf_build_log(device_.core(), handle_));
   const std::string log = text ? text.get() : "";
   api.clReleaseProgram(handle_);
   throw Error("KernelBuildError", DescribeBuildFailure(names.front(), device_.Describe(),
@@ -89,8 +87,7 @@ void ProgramBuild::Complete() {
 
 void ProgramBuild::Store() {
   size_t bytes = 0;
-  const std::unique_ptr<uint8_t, decltype(&std::free)> binary(
-      tf_program_binary(device_.core(), handle_, &bytes), std::free);
+  const Allocated<uint8_t> binary(tf_program_binary(device_.core(), handle_, &bytes));
   if (binary) StoreBinary(key_, binary.get(), bytes);
 }
 

@@ -6,8 +6,6 @@
 
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
-#include <memory>
 
 #include "../core/binaries.h"
 #include "../core/host_features.h"
@@ -64,17 +62,14 @@ CacheStatistics GlobalCacheStatistics() { return {hits, misses, rebuilt, stored}
 void CountCacheHit() { ++hits; }
 void CountCacheRefusal() { ++rebuilt; }
 
-std::optional<std::vector<uint8_t>> LoadBinary(const Digest& key) {
+Allocated<uint8_t> LoadBinary(const Digest& key, size_t* bytes) {
   const Settings settings = CurrentSettings();
   const tf_binaries binaries = Binaries(settings);
-  if (!*binaries.folder) return std::nullopt;
-  size_t bytes = 0;
+  if (!*binaries.folder) return nullptr;
   bool damaged = false;
-  const std::unique_ptr<uint8_t, decltype(&std::free)> binary(
-      tf_binary_load(&binaries, key.data(), &bytes, &damaged), std::free);
-  if (binary) return std::vector<uint8_t>(binary.get(), binary.get() + bytes);
-  ++(damaged ? rebuilt : misses);
-  return std::nullopt;
+  Allocated<uint8_t> binary(tf_binary_load(&binaries, key.data(), bytes, &damaged));
+  if (!binary) ++(damaged ? rebuilt : misses);
+  return binary;
 }
 
 void StoreBinary(const Digest& key, const uint8_t* binary, size_t bytes) {

@@ -2,10 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <vector>
 
+#include "allocated.h"
 #include "device.h"
 #include "sha256.h"
 
@@ -28,9 +27,9 @@ CacheStatistics GlobalCacheStatistics();
 void CountCacheHit();
 void CountCacheRefusal();
 
-// Returns the binary stored under `key`, after checking its integrity.  Returns nothing if
-// there is none, it is damaged, or there is no usable cache folder; never throws.
-std::optional<std::vector<uint8_t>> LoadBinary(const Digest& key);
+// Returns the binary stored under `key`, after checking its integrity, and sets its size.  Returns
+// null if there is none, it is damaged, or there is no usable cache folder; never throws.
+Allocated<uint8_t> LoadBinary(const Digest& key, size_t* bytes);
 
 // Stores a binary under `key`, replacing an earlier one.  A reader in another process
 // sees the old entry, the new one, or none.  Does nothing if the folder is not writable.

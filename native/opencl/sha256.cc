@@ -19,14 +19,4 @@ Digest Sha256::Finish() {
   return digest;
 }
 
-std::string Hex(const Digest& digest) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (uint8_t byte : digest) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
-
 }  // namespace tvmflow::opencl

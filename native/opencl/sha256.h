@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <string_view>
 
 #include "../core/sha256_state.h"
@@ -24,7 +23,5 @@ class Sha256 {
  private:
   Sha256State state_;
 };
-
-std::string Hex(const Digest& digest);
 
 }  // namespace tvmflow::opencl

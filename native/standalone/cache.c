@@ -54,5 +54,5 @@ void tf_cache_store(tf_cache* cache, const uint8_t key[32], const uint8_t* binar
   if (!cache->folder || *cache->note) return;
   const tf_binaries binaries = binaries_of(cache);
   const int code = tf_binary_store(&binaries, key, binary, bytes);
-  if (code) give_up(cache, "Writing to", code);
+  if (code > 0) give_up(cache, "Writing to", code);
 }

@@ -4,17 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../core/error_codes.h"
-
-typedef struct tf_code {
-  cl_int code;
-  const char* name;
-  const char* hint;
-} tf_code;
-
-#define TF_ROW(code, name, hint) {code, name, hint},
-static const tf_code codes[] = {TVMFLOW_OPENCL_CODES(TF_ROW)};
-#undef TF_ROW
+#include "../core/errors.h"
 
 static tvmflow_status status_of(cl_int code) {
   // Memory object, resources, host memory.
@@ -37,13 +27,8 @@ tvmflow_status tf_fail_opencl(tf_message* message, cl_int code, const char* form
   va_start(arguments, format);
   vsnprintf(message->text, sizeof(message->text), format, arguments);
   va_end(arguments);
-  const char* name = "an unknown OpenCL error";
-  const char* hint = "";
-  for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); ++i) {
-    if (codes[i].code != code) continue;
-    name = codes[i].name;
-    hint = codes[i].hint;
-  }
+  const char* hint;
+  const char* const name = tf_error_name(code, &hint);
   tf_append(message->text, sizeof(message->text), " failed with %s (%d)%s%s.", name, (int)code,
             *hint ? ": " : "", hint);
   return status_of(code);

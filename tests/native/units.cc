@@ -27,7 +27,10 @@ std::string Digest(const std::string& text, size_t piece) {
   Sha256 hash;
   for (size_t i = 0; i < text.size(); i += piece)
     hash.Update(text.data() + i, std::min(piece, text.size() - i));
-  return Hex(hash.Finish());
+  char hex[65];
+  for (size_t i = 0; const uint8_t byte : hash.Finish())
+    std::snprintf(hex + 2 * i++, sizeof("00"), "%02x", byte);
+  return hex;
 }
 
 std::string Lines(std::string text) {

@@ -214,7 +214,7 @@ def open_plan(tmp_path_factory):
     """Return a function that calls `tf_plan_open`; it returns status and message."""
     path = tmp_path_factory.mktemp("plan") / "libplan.so"
     sources = [runtime_build.NATIVE / name for name in ("plan.c", "message.c")]
-    sources.append(runtime_build.CORE / "text.c")
+    sources += [runtime_build.CORE / name for name in ("errors.c", "text.c")]
     output(*runtime_build.COMPILER, "-std=gnu11", "-shared", "-fPIC", *sources, "-o", path)
     library = ctypes.CDLL(str(path))
 
@@ -252,7 +252,7 @@ def test_what_is_wrong_in_a_record_is_named(open_plan, section, index, fields):
 
 
 @pytest.fixture(scope="module")
-def beside(link):
+def sidecar(link):
     """Return a library whose weights are in a sidecar file; the file and the weights."""
     plan, w = add_plan(SIZE)
     path = link(plan, weights=b"")
@@ -262,8 +262,8 @@ def beside(link):
 
 
 @pytest.mark.opencl
-def test_weights_in_a_file_beside_the_library(beside, tmp_path):
-    library, weights, w = beside
+def test_weights_in_a_file_beside_the_library(sidecar, tmp_path):
+    library, weights, w = sidecar
     x = np.arange(SIZE, dtype=np.float32)
     other = shutil.copy(weights, tmp_path / "w")
     for options in ({}, {"weights_path": other}):
@@ -283,8 +283,8 @@ def test_a_library_whose_file_was_replaced_is_not_taken_for_cut_short(link, driv
             np.testing.assert_array_equal(model(x)[0], w)
 
 
-def test_weights_that_are_cut_short_missing_or_anothers(beside, tmp_path):
-    library, weights, _ = beside
+def test_weights_that_are_cut_short_missing_or_anothers(sidecar, tmp_path):
+    library, weights, _ = sidecar
     content = weights.read_bytes()
     another = add_plan(SIZE, seed=2)[0].weights()
     path = tmp_path / "w"
@@ -309,7 +309,7 @@ def test_weights_that_are_cut_short_missing_or_anothers(beside, tmp_path):
 
 
 @pytest.mark.parametrize("position", [128, 129, 200, -1])
-def test_a_flipped_byte_of_the_weights_is_noticed(beside, link, driver, tmp_path, position):
+def test_a_flipped_byte_of_the_weights_is_noticed(sidecar, link, driver, tmp_path, position):
     """The weights are in a sidecar, and in the library; the application may skip the check."""
     plan, w = add_plan(SIZE)
     content = bytearray(plan.weights())
@@ -317,7 +317,7 @@ def test_a_flipped_byte_of_the_weights_is_noticed(beside, link, driver, tmp_path
     path = tmp_path / "w"
     path.write_bytes(content)
     inside = link(plan, weights=bytes(content))
-    for library, options in ((beside[0], {"weights_path": path}), (inside, {})):
+    for library, options in ((sidecar[0], {"weights_path": path}), (inside, {})):
         options["opencl_library"] = driver
         with pytest.raises(api.CallError, match="they are damaged, their checksum") as caught:
             api.Model(library, **options)
