@@ -88,9 +88,6 @@ def import_file(
             trial = parse(document)
             for part in (trial.workload, trial.target, trial.device):
                 part.check()
-            if not trial.provenance:
-                trial = replace(trial, provenance={**provenance, "line": number})
-            journal.append(trial)
         except RefusedLineError as error:
             result.refused[number] = str(error)
             continue
@@ -99,6 +96,13 @@ def import_file(
             continue
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             result.refused[number] = f"is no record of its kind ({type(error).__name__}: {error})"
+            continue
+        if not trial.provenance:
+            trial = replace(trial, provenance={**provenance, "line": number})
+        try:
+            journal.append(trial)
+        except RecursionError:
+            result.refused[number] = "is nested too deeply"
             continue
         result.records += 1
     if not result.records:
