@@ -7,13 +7,12 @@ from contextlib import closing
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import tvmflow
 from support.cuda_host import cuda_host
-from support.onnx_models import model_of
+from support.onnx_models import expected, model_of
 from tvmflow.ir.operator import DOMAIN
 from tvmflow.ops.onnx_form import op_runs, register_schemas
 from tvmflow.verify.tolerance import OPERATOR, assert_close
@@ -123,10 +122,7 @@ def references(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[
     """Return the outputs of ONNX Runtime, or of ONNX's evaluator if there are custom operators."""
     if any(node.domain == DOMAIN for node in model.graph.node):
         return ReferenceEvaluator(model, new_ops=op_runs()).run(None, dict(feeds))
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, dict(feeds))
+    return expected(model, feeds)
 
 
 def check(model: onnx.ModelProto, target: str, device: str, **options: object) -> list[str]:
@@ -135,9 +131,9 @@ def check(model: onnx.ModelProto, target: str, device: str, **options: object) -
     CUDA modules run on the host.
     """
     feeds = feeds_for(model)
-    expected = references(model, feeds)
+    wanted = references(model, feeds)
     with closing(tvmflow.compile(model, target=target, device=device, **options)) as module:
         outputs = cuda_host()(module, feeds) if target == "cuda" else module(**feeds)
-        for info, reference in zip(module.outputs, expected, strict=True):
+        for info, reference in zip(module.outputs, wanted, strict=True):
             assert_close(outputs[info.name], reference, OPERATOR, info.name)
         return [kernel["family"] for kernel in module.metadata["kernels"]]

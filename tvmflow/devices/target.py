@@ -172,7 +172,7 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
     Raises `TargetError` if a name is unknown, a combination impossible, ``auto`` finds no device,
     or ``auto`` is asked for another host.
     """
-    check_choice("target", target, TARGETS)
+    check_target(target)
     if (named := gpu_named(device)) is not None:
         device = named.preset
     check_choice("device", device, ("auto", *PRESETS, *GPUS))

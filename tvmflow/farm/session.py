@@ -11,8 +11,9 @@ import tvm
 from tvm import rpc
 
 from ..errors import FarmError
+from ..module.session import DEVICES
 from ..tuning.building import Built, Case
-from ..tuning.measure import CRASH, DEVICE, DEVICES, Config, Measured, Session
+from ..tuning.measure import CRASH, DEVICE, Config, Measured, Session
 from .connect import about_of, open_session
 from .tracker import Offer, ServerInfo
 

@@ -21,7 +21,7 @@ import tvm
 import tvm_ffi
 
 from ..journal.records import Device
-from ..module.session import DEVICES as DEVICES
+from ..module.session import DEVICES
 from ..runtime import plugin
 from ..runtime.devices import list_devices
 from ..runtime.process import Pool, WorkerLostError

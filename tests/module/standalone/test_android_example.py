@@ -256,8 +256,8 @@ def test_the_app_is_built_and_android_s_tools_read_it_back(aar, platform, tmp_pa
     )
     assert re.search(r"extractNativeLibs\S+\(type 0x12\)0x0", tree)
 
-    told = output("apksigner", "verify", "--verbose", "--min-sdk-version", "24", apk)
-    assert "Verified using v2 scheme (APK Signature Scheme v2): true" in told
+    report = output("apksigner", "verify", "--verbose", "--min-sdk-version", "24", apk)
+    assert "Verified using v2 scheme (APK Signature Scheme v2): true" in report
     with ZipFile(apk) as archive, ZipFile(aar) as package:
         assert archive.testzip() is None
         found = [info for info in archive.infolist() if info.filename.endswith("mobilenet.so")]

@@ -58,7 +58,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Prediction for several devices behind a link, from a call measured on one."""
+    """Prediction for several devices that share a link, from a call measured on one."""
 
     link: Link
     #: Samples per call.
