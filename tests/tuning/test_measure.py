@@ -27,6 +27,7 @@ from tvmflow.tuning.measure import (
     Config,
     LocalRunner,
     Session,
+    TvmDevice,
     load_here,
 )
 from tvmflow.tuning.tasks import reference_task
@@ -103,7 +104,7 @@ def test_a_changed_device_is_looked_at_again_unless_a_rival_meets_the_change(bui
     case = builder.make_case(task).result()
     built = builder.submit(task, None).result()
     config = replace(QUICK, reference=builder.submit(reference_task(task.target), None).result())
-    session = Session(tvm.device("opencl"), load_here, config)
+    session = Session(TvmDevice(tvm.device("opencl"), load_here), config)
     costs = iter([1.0, 2.0, 2.0, 1.0])
     looked = []
 

@@ -13,7 +13,7 @@ from tvm import rpc
 from ..errors import FarmError
 from ..module.session import DEVICES
 from ..tuning.building import Built, Case
-from ..tuning.measure import CRASH, DEVICE, Config, Measured, Session
+from ..tuning.measure import CRASH, DEVICE, Config, Measured, Session, TvmDevice
 from .connect import about_of, open_session
 from .tracker import Offer, ServerInfo
 
@@ -52,7 +52,8 @@ class RemoteSession(Session):
         self.remote = open_session(offer, limit_s)
         # Not a bound method: the server stays busy until the last reference is gone.
         load = functools.partial(_bring, self.remote)
-        super().__init__(self.remote.device(DEVICES[kind]), load, config)
+        device = self.remote.device(DEVICES[kind])
+        super().__init__(TvmDevice(device, load), config, str(device.device_name or device))
         self.first = first
         # The device may have become hot since its last session.
         self._since = config.reference_every

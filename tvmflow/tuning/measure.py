@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import tvm
@@ -27,7 +27,8 @@ from ..runtime.devices import list_devices
 from ..runtime.process import Pool, WorkerLostError
 from ..runtime.threads import share_threads
 from . import building
-from .building import ENTRY, Built, Case, ExclusiveCpu, Memory
+from .building import ENTRY, Built, Case, ExclusiveCpu
+from .tasks import Argument
 from .timing import StopRule, time_alone, time_in_turn
 
 #: Reasons why a trial has no costs.
@@ -93,21 +94,73 @@ class Standing:
     aside: str
 
 
-@dataclass
-class Session:
-    """Measurements on one device, which may be remote; ``load`` loads libraries there."""
+class Memory(Protocol):
+    """Memory of one argument on a device."""
+
+    def write(self, array: np.ndarray) -> None:
+        """Copy an array to the device."""
+
+    def read(self) -> np.ndarray:
+        """Copy the array back to the host."""
+
+
+class CandidateDevice(Protocol):
+    """Interface of a device that runs candidates; it may be remote."""
+
+    def load(self, path: Path) -> Any:
+        """Load a built candidate, which is unloaded with its last reference."""
+
+    def reserve(self, argument: Argument) -> Memory:
+        """Allocate memory for an argument."""
+
+    def run(self, loaded: Any, memory: Sequence[Any]) -> None:
+        """Run a candidate once on memory from `reserve`, and wait for its end."""
+
+    def time(self, loaded: Any, memory: Sequence[Any], times: int) -> float:
+        """Return the mean time of some runs in seconds, after one that is not timed."""
+
+
+@dataclass(frozen=True)
+class TvmDevice(CandidateDevice):
+    """A device of TVM, on which ``loader`` loads libraries."""
 
     device: tvm.runtime.Device
-    load: Callable[[Path], tvm.runtime.Module]
+    loader: Callable[[Path], tvm.runtime.Module]
+
+    def load(self, path: Path) -> tvm.runtime.Module:
+        """Load a library."""
+        return self.loader(path)
+
+    def reserve(self, argument: Argument) -> building.Memory:
+        """Allocate memory for an argument."""
+        return building.Memory(argument, self.device)
+
+    def run(self, loaded: tvm.runtime.Module, memory: Sequence[building.Memory]) -> None:
+        """Run a library's function."""
+        loaded[ENTRY](*(each.tensor for each in memory))
+
+    def time(
+        self, loaded: tvm.runtime.Module, memory: Sequence[building.Memory], times: int
+    ) -> float:
+        """Return the mean time of some runs in seconds."""
+        timer = loaded.time_evaluator(ENTRY, self.device, number=times, repeat=1)
+        return float(timer(*(each.tensor for each in memory)).mean)
+
+
+@dataclass
+class Session:
+    """Measurements on one device."""
+
+    device: CandidateDevice
     config: Config
+    name: str = ""
+    driver: str = ""
 
     def __post_init__(self) -> None:
-        self.name = str(self.device.device_name or self.device)
-        self.driver = ""
         self._case: Path | None = None
         self._memory: list[Memory] = []
         self._wanted: list[np.ndarray] = []
-        self._libraries: OrderedDict[Path, tvm.runtime.Module] = OrderedDict()
+        self._libraries: OrderedDict[Path, Any] = OrderedDict()
         self._since = 0
         self.first: float | None = None
         self._drift = 1.0
@@ -158,50 +211,45 @@ class Session:
     def _reserve(self, built: Built) -> None:
         """Allocate memory for a candidate's arguments, after freeing the memory of earlier ones."""
         self._case, self._memory = None, []
-        self._memory = [Memory(argument, self.device) for argument in built.arguments]
+        self._memory = [self.device.reserve(argument) for argument in built.arguments]
 
-    def _wrong(self, library: tvm.runtime.Module, built: Built, case: Case) -> str:
+    def _wrong(self, library: Any, built: Built, case: Case) -> str:
         """Run a candidate once; return how its results differ from the case's, if they do."""
         results = self._memory[len(self._memory) - len(self._wanted) :]
         for memory, wanted in zip(results, self._wanted, strict=True):
             # Overwrite an earlier candidate's results with a value that no result has everywhere,
             # so that they cannot pass for this candidate's.
             memory.write(np.full(wanted.shape, np.nan if wanted.dtype.kind == "f" else 1))
-        library[ENTRY](*(memory.tensor for memory in self._memory))
+        self.device.run(library, self._memory)
         got = [memory.read() for memory in results]
         for found in building.compare_results(built.arguments, case.lengths, got, self._wanted):
             if not found.passed:
                 return f"{found.name} is wrong by {found.max_rel_error:.1e} of its magnitude"
         return ""
 
-    def _library(self, built: Built) -> tvm.runtime.Module:
+    def _library(self, built: Built) -> Any:
         """Load a candidate, unless it is still loaded.
 
         If a file were loaded twice, calls would use the state of the remaining copy.
         """
         assert built.path is not None
         if built.path not in self._libraries:
-            self._libraries[built.path] = self.load(built.path)
+            self._libraries[built.path] = self.device.load(built.path)
             if len(self._libraries) > _KEPT:
                 self._libraries.popitem(last=False)
         self._libraries.move_to_end(built.path)
         return self._libraries[built.path]
 
-    def _timed(self, library: tvm.runtime.Module) -> Callable[[], float]:
+    def _timed(self, library: Any) -> Callable[[], float]:
         """Return a function that times a kernel on the case; short kernels run several times."""
         started = time.perf_counter()
-        once = self._evaluate(library, 1)
+        once = self.device.time(library, self._memory, 1)
         wall = time.perf_counter() - started
         wanted = self.config.min_repeat_ms * 1e-3
         times = max(1, round(wanted / once)) if once > 0 else 1
         # Launching may take much longer than the kernel.
         times = min(times, max(_FEW, round(wanted / wall)))
-        return lambda: self._evaluate(library, times)
-
-    def _evaluate(self, library: tvm.runtime.Module, times: int) -> float:
-        """Return the mean time of some runs, after one that is not timed."""
-        timer = library.time_evaluator(ENTRY, self.device, number=times, repeat=1)
-        return float(timer(*(memory.tensor for memory in self._memory)).mean)
+        return lambda: self.device.time(library, self._memory, times)
 
     def _look_at_reference(
         self, exclusive: Callable[[], AbstractContextManager[None]], alone: bool
@@ -307,7 +355,7 @@ _session: Session | None = None
 
 
 def measure_here(
-    device: tuple[str, int, Config],
+    where: tuple[str, int, Config],
     built: Built,
     case: Case,
     incumbent: Built | None,
@@ -316,11 +364,11 @@ def measure_here(
     """Measure a candidate in this process, which has one session, on its runner's device."""
     global _session
     if _session is None:
-        target, index, config = device
+        target, index, config = where
         if target == "opencl":
             plugin.load()
-        _session = Session(tvm.device(DEVICES[target], index), load_here, config)
-        _session.name, _session.driver = identify_here(target, index)
+        device = TvmDevice(tvm.device(DEVICES[target], index), load_here)
+        _session = Session(device, config, *identify_here(target, index))
     hold = exclusive.held if exclusive is not None else nullcontext
     return _session.measure(built, case, incumbent, hold)
 
