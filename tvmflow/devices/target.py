@@ -12,11 +12,13 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._versions import install_command
 from ..errors import TargetError
 from .choices import ACCUMULATIONS, MIXED, PRECISIONS, STORAGES, TARGETS
+from .device_file import DeviceFile, is_device_file
 from .gpus import GPUS, gpu_named
 from .host import Host
 
@@ -164,15 +166,20 @@ def check_target(target: str) -> None:
 def resolve(target: str, device: str = "auto", host: str | None = None) -> TargetSpec:
     """Check the user's choice and fill in what ``auto`` leaves open.
 
-    The target is one of :data:`TARGETS`; the device ``auto``, a name in :data:`PRESETS`, or a GPU
-    (`gpus`), which selects its preset; the host the LLVM triple of the machine that loads the
-    module, this one by default.  ``auto`` queries the running device for ``opencl``, and means
-    ``nvidia`` for ``cuda`` and ``cpu`` for ``llvm``.
+    The target is one of :data:`TARGETS`; the device ``auto``, a name in :data:`PRESETS`, a GPU
+    (`gpus`), which selects its preset, or a device file (`device_file`); the host the LLVM triple
+    of the machine that loads the module, this one by default.  ``auto`` queries the running device
+    for ``opencl``, and means ``nvidia`` for ``cuda`` and ``cpu`` for ``llvm``.
 
     Raises `TargetError` if a name is unknown, a combination impossible, ``auto`` finds no device,
-    or ``auto`` is asked for another host.
+    or ``auto`` is asked for another host, or if a device file is refused.
     """
     check_target(target)
+    if is_device_file(device):
+        described = DeviceFile.read(Path(device)).device()
+        if target == "opencl":
+            return TargetSpec("opencl", described, host)
+        device = described.name
     if (named := gpu_named(device)) is not None:
         device = named.preset
     check_choice("device", device, ("auto", *PRESETS, *GPUS))
