@@ -160,7 +160,7 @@ def wheel_tag_options() -> dict[str, object]:
 
 
 #: Folders of ``native`` whose C, C++ and Java files users' machines compile for other machines.
-COMPILED_LATER = ("core", "standalone", "bindings", "isa", "bionic")
+COMPILED_LATER = ("agent", "core", "standalone", "bindings", "isa", "bionic")
 
 
 def packages() -> list[str]:

@@ -7,6 +7,7 @@ int* __errno(void);
 #define EINTR 4
 #define EIO 5
 #define EAGAIN 11
+#define EWOULDBLOCK EAGAIN
 #define ENOMEM 12
 #define EACCES 13
 #define EBUSY 16
@@ -20,4 +21,6 @@ int* __errno(void);
 #define ERANGE 34
 #define ENAMETOOLONG 36
 #define ENOTEMPTY 39
+#define EBADMSG 74
 #define EOVERFLOW 75
+#define ECONNABORTED 103

@@ -20,6 +20,9 @@
 #endif
 #define O_CLOEXEC 02000000
 
+#define F_SETFL 4
+#define F_DUPFD_CLOEXEC 1030
+
 #define AT_FDCWD (-100)
 #define AT_SYMLINK_NOFOLLOW 0x100
 

@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 typedef struct __sFILE FILE;
+extern FILE* stdout;
 extern FILE* stderr;
 
 #define SEEK_SET 0
@@ -13,6 +14,7 @@ extern FILE* stderr;
 int snprintf(char* to, size_t size, const char* format, ...) __attribute__((format(printf, 3, 4)));
 int vsnprintf(char* to, size_t size, const char* format, va_list arguments)
     __attribute__((format(printf, 3, 0)));
+int printf(const char* format, ...) __attribute__((format(printf, 1, 2)));
 int fprintf(FILE* file, const char* format, ...) __attribute__((format(printf, 2, 3)));
 int sscanf(const char* text, const char* format, ...) __attribute__((format(scanf, 2, 3)));
 FILE* fopen(const char* path, const char* mode);

@@ -2,35 +2,8 @@
 
 #include <stdlib.h>
 
+#include "../core/library_names.h"
 #include "../core/text.h"
-
-// The libraries to try.  Names are found if the system or, on Android, the application's manifest
-// (uses-native-library) makes them visible; the paths are those of vendors of Android devices.
-static const char* const names[] = {
-    TF_IN_PROCESS,
-    "libOpenCL.so.1",
-    "libOpenCL.so",
-    "libOpenCL-pixel.so",
-    "libOpenCL-car.so",
-    "/system/vendor/lib64/libOpenCL.so",
-    "/vendor/lib64/libOpenCL.so",
-    "/system/lib64/libOpenCL.so",
-    "/vendor/lib64/egl/libGLES_mali.so",
-    "/system/vendor/lib64/egl/libGLES_mali.so",
-    "/system/lib64/egl/libGLES_mali.so",
-    "/vendor/lib64/libPVROCL.so",
-    "/system/vendor/lib64/libPVROCL.so",
-    "libnvidia-opencl.so.1",
-    NULL,
-};
-
-// Returns the name of the `index`-th library to try, NULL after the last.  `only`: the path from
-// the options.
-static const char* library_name(const char* only, unsigned index) {
-  const char* const chosen = only ? only : getenv("TVMFLOW_OPENCL_LIBRARY");
-  if (chosen && *chosen) return index == 0 ? chosen : NULL;
-  return index < sizeof(names) / sizeof(names[0]) ? names[index] : NULL;
-}
 
 // Returns the wanted device among those of one library; NULL: it is not there.
 static const tf_device* choose(const tf_devices* found, const tvmflow_options* options) {
@@ -74,7 +47,7 @@ tvmflow_status tf_device_find(tf_device* device, const tvmflow_options* options,
   if (!found) return tf_fail(message, TVMFLOW_ERROR_MEMORY, "No memory to look for devices.");
   const tf_device* chosen = NULL;
   const char* name;
-  for (unsigned i = 0; !chosen && (name = library_name(options->opencl_library, i)); ++i) {
+  for (unsigned i = 0; !chosen && (name = tf_library_name(options->opencl_library, i)); ++i) {
     // Devices and platforms are numbered within their library.
     found->count = found->platforms = 0;
     tf_append(tried, sizeof(tried), "\n  %s: ", name);

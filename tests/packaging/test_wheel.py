@@ -147,6 +147,7 @@ def test_the_wheel_holds_what_is_compiled_for_other_machines(wheel: Path):
     there = {
         path
         for folder, ends in {
+            "agent": (".c", ".h"),
             "core": (".c", ".h"),
             "standalone": (".c", ".h"),
             "bindings": (".c", ".h", ".hpp", ".java"),

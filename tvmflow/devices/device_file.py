@@ -45,10 +45,12 @@ LONGEST_BYTES = 4 << 20
 class Origin(str, Enum):
     """Origin of a fact."""
 
-    MEASURED = "measured"  #: By `tvmflow probe`, on the device.
-    REPORTED = "reported"  #: By the device's driver.
-    PRESET = "preset"  #: From the preset of its class, which other devices' measurements support.
-    ASSUMED = "assumed"  #: From the vendor's documents, or another class of devices.
+    MEASURED = "measured"  #: Measured by `tvmflow probe` on the device.
+    REPORTED = "reported"  #: Reported by the device's driver.
+    PRESET = (
+        "preset"  #: Taken from the preset of its class, which other devices' measurements support.
+    )
+    ASSUMED = "assumed"  #: Taken from the vendor's documents, or another class of devices.
 
 
 #: Facts of the presets that no measurement supports yet.
@@ -162,13 +164,13 @@ class DeviceFile:
         identity = content.get("identity", {})
         if not isinstance(identity, dict) or not all(isinstance(v, str) for v in identity.values()):
             raise _refused(path, "its identity is no object of texts")
-        name = content.get("name")
-        if not isinstance(name, str) or not name.isprintable():
-            raise _refused(path, f"its name is {name!r}, expected a text")
+        own_name = content.get("name")
+        if not isinstance(own_name, str) or not own_name.isprintable():
+            raise _refused(path, f"its name is {own_name!r}, expected a text")
         measurements = content.get("measurements", {})
         if not isinstance(measurements, dict):
             raise _refused(path, "its measurements are no object")
-        found = cls(name, preset, identity, facts, rates, measurements)
+        found = cls(own_name, preset, identity, facts, rates, measurements)
         device = found.device()
         if bool(device.image_extent) != bool(device.image_layers):
             raise _refused(path, "images have an extent without layers, or layers without extent")
@@ -244,7 +246,8 @@ def _replaced(device: Device, values: Mapping[str, object]) -> Device:
 
 def _facts(path: Path, given: object) -> dict[str, Fact]:
     found = {}
-    for name, entry in (given if isinstance(given, dict) else {"": given}).items():
+    entries: dict[str, Any] = given if isinstance(given, dict) else {"": given}
+    for name, entry in entries.items():
         try:
             found[name] = Fact(entry["value"], Origin(entry["origin"]))
         except (TypeError, KeyError, ValueError):

@@ -42,7 +42,7 @@ def manifest():
 
 def test_packages_ask_for_the_opencl_that_the_runtime_opens():
     # These are all names that it tries without a path: Android offers an application no others.
-    runtime = text(ROOT / "native/standalone/find_device.c")
+    runtime = text(ROOT / "native/core/library_names.c")
     assert re.findall(r'^    "(libOpenCL\S*\.so)"', runtime, re.MULTILINE) == list(OPENCL_LIBRARIES)
     guide = text(ROOT / "docs" / "deploying.md")
     assert re.findall(r'<uses-native-library android:name="(\S+)"', guide) == list(OPENCL_LIBRARIES)

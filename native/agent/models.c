@@ -1,0 +1,554 @@
+// Standalone libraries in the session: opened from blobs, run and timed.
+#include <dirent.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../bindings/tvmflow_library.h"
+#include "../core/binaries.h"
+#include "session.h"
+
+enum { MAX_NAME = 200, MAX_RUNS = 1000000, REPORT_NS = 250000000, LEAST_SAMPLES = 6 };
+enum { CACHE_NONE = 0, CACHE_SHARED = 1, CACHE_NEW = 2 };
+enum { WITH_COPIES = 1 };
+enum { SURE = 0, TIME_UP = 1, RUNS_DONE = 2 };
+static const uint64_t max_output_bytes = 1u << 30;
+
+// Data of an input or an output, as the host gave or wants it.
+typedef struct tensor {
+  tvmflow_dtype dtype;
+  void* data;
+  size_t bytes;
+} tensor;
+
+typedef struct model {
+  tvmflow_library library;
+  tvmflow_model* handle;
+  uint32_t flags;
+  bool has_new_cache;
+  char folder[AGENT_MAX_PATH - 208];  // with links to the library and its sidecars
+  tensor* inputs;
+  tensor* outputs;
+  uint32_t input_count;
+  uint32_t output_count;
+} model;
+
+static uint64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void release_tensors(tensor** all, uint32_t* count) {
+  for (uint32_t i = 0; i < *count; ++i) free((*all)[i].data);
+  free(*all);
+  *all = NULL;
+  *count = 0;
+}
+
+// Ends the model, which stores its programs first, and unloads the library.
+static void end_model(model* m) {
+  if (m->handle) m->library.destroy(m->handle);
+  m->handle = NULL;
+  tvmflow_library_close(&m->library);
+}
+
+static void release(model* m) {
+  end_model(m);
+  release_tensors(&m->inputs, &m->input_count);
+  release_tensors(&m->outputs, &m->output_count);
+  agent_remove_folder(m->folder);
+  free(m);
+}
+
+// Fails the call with the library's own message, which has the remedy.
+static void fail_library(agent_call* call, const model* m, tvmflow_status status) {
+  agent_fail(call, AGENT_LIBRARY, (uint32_t)status, "", "%s",
+             m->handle ? m->library.message(m->handle) : "There is no memory for a model.");
+}
+
+// Returns whether a text can be a part of a file's name in the model's folder.
+static bool is_name(const char* text) {
+  static const char allowed[] =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._+-";
+  return strlen(text) <= MAX_NAME && text[strspn(text, allowed)] == 0;
+}
+
+// Links the blobs into a new folder.  Returns false if the call has failed.
+static bool link_files(agent_call* call, model* m, const char* name) {
+  static unsigned models;
+  agent_reader* const in = &call->in;
+  const uint32_t count = agent_get_count(in, AGENT_MAX_ITEMS);
+  bool has_library = false;
+  snprintf(m->folder, sizeof(m->folder), "%s/work/model-%d-%u", call->store->folder, (int)getpid(),
+           models++);
+  if (mkdir(m->folder, 0700)) {
+    agent_fail(call, AGENT_STORE, (uint32_t)errno, "", "Creating %s failed: %s.", m->folder,
+               strerror(errno));
+    return false;
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    char suffix[MAX_NAME + 2];
+    char blob[AGENT_MAX_PATH];
+    char path[AGENT_MAX_PATH];
+    struct stat info;
+    agent_get_text(in, suffix, sizeof(suffix));
+    const uint8_t* const digest = agent_get_bytes(in, AGENT_DIGEST_BYTES);
+    if (!digest) break;
+    has_library = has_library || !*suffix;
+    agent_blob_path(call->store, digest, blob);
+    if (!is_name(suffix)) {
+      agent_fail(call, AGENT_ARGUMENT, 0, "", "%s cannot be the end of a file's name.", suffix);
+      return false;
+    }
+    if (stat(blob, &info)) {
+      agent_fail(call, AGENT_MISSING, 0, "Send it first.", "The blob of %s%s is not there.", name,
+                 suffix);
+      return false;
+    }
+    const int length = snprintf(path, sizeof(path), "%s/%s%s", m->folder, name, suffix);
+    if (length >= (int)sizeof(path) || symlink(blob, path)) {
+      agent_fail(call, AGENT_STORE, (uint32_t)errno, "", "Linking %s failed: %s.", path,
+                 strerror(errno));
+      return false;
+    }
+  }
+  if (!in->bad && !has_library)
+    agent_fail(call, AGENT_ARGUMENT, 0, "", "None of the files is the library itself.");
+  return !call->failed;
+}
+
+static void open_model(agent_call* call, model* m) {
+  agent_reader* const in = &call->in;
+  char name[MAX_NAME + 1];
+  char opencl[AGENT_MAX_PATH];
+  char path[AGENT_MAX_PATH];
+  char cache[AGENT_MAX_PATH];
+  agent_get_text(in, name, sizeof(name));
+  if (!is_name(name) || !*name || *name == '.') {
+    agent_fail(call, AGENT_ARGUMENT, 0, "Rename the file.", "'%s' cannot be a library's name.",
+               name);
+    return;
+  }
+  if (!link_files(call, m, name)) return;
+  tvmflow_options options = {.struct_size = sizeof(options)};
+  options.backend = agent_get_u32(in);
+  options.device_index = agent_get_u32(in);
+  options.flags = m->flags = agent_get_u32(in);
+  options.cpu_threads = agent_get_u32(in);
+  options.priority = agent_get_u32(in);
+  agent_get_text(in, opencl, sizeof(opencl));
+  const uint32_t cached = agent_get_u32(in);
+  if (!agent_check_fields(call)) return;
+  if (cached > CACHE_NEW) {
+    agent_fail(call, AGENT_ARGUMENT, 0, "", "The cache is %u, expected 0, 1 or 2.", cached);
+    return;
+  }
+  m->has_new_cache = cached == CACHE_NEW;
+  snprintf(cache, sizeof(cache), "%s/cache", m->has_new_cache ? m->folder : call->store->folder);
+  if (*opencl) options.opencl_library = opencl;
+  if (cached != CACHE_NONE) options.cache_folder = cache;
+  snprintf(path, sizeof(path), "%s/%s", m->folder, name);
+  const char* const refused = tvmflow_library_open(&m->library, path);
+  if (refused) {
+    agent_fail(call, AGENT_LIBRARY, 0, "", "%s was not opened: %s.", name, refused);
+    return;
+  }
+  const uint64_t began = now_ns();
+  const tvmflow_status status = m->library.create(&options, &m->handle);
+  const uint64_t ns = now_ns() - began;
+  if (status) {
+    fail_library(call, m, status);
+    return;
+  }
+  const uint32_t handle = agent_add_object(call, AGENT_MODEL, m);
+  agent_put_u32(&call->answer, handle);
+  agent_put_u64(&call->answer, ns);
+  agent_put_text(&call->answer, m->library.describe(m->handle));
+}
+
+void agent_open(agent_call* call) {
+  model* const m = calloc(1, sizeof(model));
+  if (m)
+    open_model(call, m);
+  else
+    agent_fail(call, AGENT_MEMORY, 0, "", "There is no memory for a model.");
+  if (m && call->failed) release(m);
+}
+
+// Returns the model of the handle at the request's beginning; NULL if the call has failed.
+static model* model_of(agent_call* call, uint32_t* handle) {
+  *handle = agent_get_u32(&call->in);
+  if (!call->in.bad) return agent_find_object(call, AGENT_MODEL, *handle);
+  agent_check_fields(call);
+  return NULL;
+}
+
+// Returns the model, for a request that consists of a handle.
+static model* only_model(agent_call* call, uint32_t* handle) {
+  model* const m = model_of(call, handle);
+  return m && agent_check_fields(call) ? m : NULL;
+}
+
+void agent_close(agent_call* call) {
+  uint32_t handle;
+  agent_object kind;
+  model* const m = only_model(call, &handle);
+  if (!m) return;
+  agent_take_object(handle, &kind);
+  release(m);
+}
+
+static bool succeeded(agent_call* call, const model* m, tvmflow_status status) {
+  if (status) fail_library(call, m, status);
+  return !status;
+}
+
+static bool choose_shape(agent_call* call, const model* m, uint32_t shape) {
+  return m->library.shape(m->handle) == shape ||
+         succeeded(call, m, m->library.choose_shape(m->handle, shape));
+}
+
+// Returns memory for `count` tensors more, at their numbers; false if the call has failed.
+static bool reserve(agent_call* call, tensor** all, uint32_t* count, uint32_t wanted) {
+  tensor* const more = wanted > *count ? realloc(*all, wanted * sizeof(tensor)) : *all;
+  if (wanted > *count && more) {
+    memset(more + *count, 0, (wanted - *count) * sizeof(tensor));
+    *all = more;
+    *count = wanted;
+  }
+  if (wanted > *count) agent_fail(call, AGENT_MEMORY, 0, "", "There is no memory for tensors.");
+  return wanted <= *count;
+}
+
+// Takes the inputs of RUN from the request, and keeps a copy for later calls.
+static bool read_inputs(agent_call* call, model* m) {
+  agent_reader* const in = &call->in;
+  const uint32_t expected = m->library.input_count(m->handle);
+  const uint32_t given = agent_get_count(in, AGENT_MAX_ITEMS);
+  if (given && !reserve(call, &m->inputs, &m->input_count, expected)) return false;
+  for (uint32_t i = 0; i < given; ++i) {
+    const uint32_t index = agent_get_u32(in);
+    const uint32_t dtype = agent_get_u32(in);
+    const uint8_t* const digest = agent_get_bytes(in, AGENT_DIGEST_BYTES);
+    size_t bytes;
+    if (!digest) break;
+    if (index >= expected) {
+      agent_fail(call, AGENT_ARGUMENT, 0, "", "There is no input %u: the network has %u.", index,
+                 expected);
+      return false;
+    }
+    const void* const data = agent_blob_map(call->store, digest, &bytes);
+    void* const copy = data ? malloc(bytes + 1) : NULL;
+    if (copy) memcpy(copy, data, bytes);
+    agent_blob_unmap(data, bytes);
+    if (!copy) {
+      agent_fail(call, data ? AGENT_MEMORY : AGENT_MISSING, 0, "Send it first.",
+                 "The data of input %u cannot be read.", index);
+      return false;
+    }
+    free(m->inputs[index].data);
+    m->inputs[index] = (tensor){(tvmflow_dtype)dtype, copy, bytes};
+  }
+  return true;
+}
+
+static bool set_inputs(agent_call* call, const model* m) {
+  for (uint32_t i = 0; i < m->input_count; ++i) {
+    const tensor* const t = &m->inputs[i];
+    if (t->data &&
+        !succeeded(call, m, m->library.set_input(m->handle, i, t->dtype, t->data, t->bytes)))
+      return false;
+  }
+  return true;
+}
+
+// Reserves memory for an output.
+static bool want_output(agent_call* call, model* m, uint32_t index, uint32_t dtype,
+                        uint64_t bytes) {
+  const uint32_t count = m->library.output_count(m->handle);
+  if (index >= count || bytes > max_output_bytes) {
+    agent_fail(call, AGENT_ARGUMENT, 0, "",
+               "Output %u with %llu bytes is outside the limits: %u outputs, 1 GiB.", index,
+               (unsigned long long)bytes, count);
+    return false;
+  }
+  if (!reserve(call, &m->outputs, &m->output_count, count)) return false;
+  tensor* const t = &m->outputs[index];
+  void* const data = realloc(t->data, (size_t)bytes + 1);
+  if (!data) {
+    agent_fail(call, AGENT_MEMORY, 0, "", "There is no memory for output %u.", index);
+    return false;
+  }
+  *t = (tensor){(tvmflow_dtype)dtype, data, (size_t)bytes};
+  return true;
+}
+
+static void put_position(agent_writer* writer, const void* position) {
+  agent_put_u32(writer, *(const uint32_t*)position);
+}
+
+void agent_run(agent_call* call) {
+  agent_reader* const in = &call->in;
+  uint32_t handle;
+  model* const m = model_of(call, &handle);
+  if (!m) return;
+  const uint32_t shape = agent_get_u32(in);
+  if (in->bad || !choose_shape(call, m, shape) || !read_inputs(call, m)) {
+    agent_check_fields(call);
+    return;
+  }
+  const uint32_t count = agent_get_count(in, AGENT_MAX_ITEMS);
+  uint32_t* const wanted = malloc((count + 1) * sizeof(uint32_t));
+  if (!wanted) {
+    agent_fail(call, AGENT_MEMORY, 0, "", "There is no memory for the request.");
+    return;
+  }
+  for (uint32_t i = 0; i < count && !call->failed; ++i) {
+    wanted[i] = agent_get_u32(in);
+    const uint32_t dtype = agent_get_u32(in);
+    const uint64_t bytes = agent_get_u64(in);
+    if (in->bad || !want_output(call, m, wanted[i], dtype, bytes)) break;
+  }
+  uint64_t ns = 0;
+  if (!call->failed && agent_check_fields(call) && set_inputs(call, m)) {
+    const uint64_t began = now_ns();
+    if (succeeded(call, m, m->library.run(m->handle))) ns = now_ns() - began;
+  }
+  for (uint32_t i = 0; i < count && !call->failed; ++i) {
+    const tensor* const t = &m->outputs[wanted[i]];
+    if (succeeded(call, m,
+                  m->library.get_output(m->handle, wanted[i], t->dtype, t->data, t->bytes)))
+      agent_send_data(call, put_position, &i, t->data, t->bytes);
+  }
+  free(wanted);
+  agent_put_u64(&call->answer, ns);
+}
+
+// -- times
+// ------------------------------------------------------------------------------------------
+
+// Times of runs, sorted, to find the interval that contains the median.
+typedef struct samples {
+  uint64_t* ns;
+  uint32_t count;
+  uint32_t room;
+} samples;
+
+static bool add_sample(samples* s, uint64_t ns) {
+  if (s->count == s->room) {
+    const uint32_t room = s->room ? 2 * s->room : 256;
+    uint64_t* const more = realloc(s->ns, room * sizeof(uint64_t));
+    if (!more) return false;
+    s->ns = more;
+    s->room = room;
+  }
+  uint32_t low = 0;
+  for (uint32_t high = s->count; low < high;) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (s->ns[middle] < ns)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  memmove(s->ns + low + 1, s->ns + low, (s->count - low) * sizeof(uint64_t));
+  s->ns[low] = ns;
+  ++s->count;
+  return true;
+}
+
+// Returns whether half of the 95 % interval of the median, from order statistics, is at most
+// `share` of the median.
+static bool is_sure(const samples* s, double share) {
+  if (s->count < LEAST_SAMPLES || share <= 0) return false;
+  const double half = 0.98 * sqrt(s->count);
+  const double centre = (s->count - 1) / 2.0;
+  const uint32_t low = centre > half ? (uint32_t)(centre - half) : 0;
+  const uint32_t high = s->count - 1 - low;
+  return (double)(s->ns[high] - s->ns[low]) <= 2 * share * (double)s->ns[s->count / 2];
+}
+
+// Runs once, with the copies of inputs and outputs if they are asked for.
+static bool run_once(agent_call* call, const model* m, bool copies, uint64_t* ns) {
+  const uint64_t began = now_ns();
+  if (copies && !set_inputs(call, m)) return false;
+  if (!succeeded(call, m, m->library.run(m->handle))) return false;
+  for (uint32_t i = 0; copies && i < m->output_count; ++i) {
+    const tensor* const t = &m->outputs[i];
+    if (t->data &&
+        !succeeded(call, m, m->library.get_output(m->handle, i, t->dtype, t->data, t->bytes)))
+      return false;
+  }
+  *ns = now_ns() - began;
+  return true;
+}
+
+// Wants all outputs in their own dtype, if RUN has not said which.
+static bool want_all(agent_call* call, model* m) {
+  const uint32_t count = m->library.output_count(m->handle);
+  for (uint32_t i = 0; i < count && !call->failed; ++i) {
+    tvmflow_tensor info;
+    if (succeeded(call, m, m->library.output(m->handle, i, &info)))
+      want_output(call, m, i, info.dtype, info.bytes);
+  }
+  return !call->failed;
+}
+
+void agent_time(agent_call* call) {
+  agent_reader* const in = &call->in;
+  uint32_t handle;
+  model* const m = model_of(call, &handle);
+  if (!m) return;
+  const uint32_t shape = agent_get_u32(in);
+  const uint32_t flags = agent_get_u32(in);
+  const uint32_t warmup = agent_get_count(in, MAX_RUNS);
+  const uint32_t most = agent_get_count(in, MAX_RUNS);
+  const uint64_t most_ns = agent_get_u64(in);
+  const double share = agent_get_f64(in);
+  const bool copies = flags & WITH_COPIES;
+  if (!agent_check_fields(call) || !choose_shape(call, m, shape)) return;
+  if (!m->outputs && copies && !want_all(call, m)) return;
+  if (!set_inputs(call, m)) return;
+  uint64_t ns;
+  for (uint32_t i = 0; i < warmup; ++i)
+    if (agent_is_cancelled(call) || !run_once(call, m, copies, &ns)) return;
+  samples found = {0};
+  uint32_t reason = RUNS_DONE;
+  uint64_t reported = now_ns();
+  const uint64_t ends = most_ns < UINT64_MAX - reported ? reported + most_ns : UINT64_MAX;
+  while (found.count < most && !agent_is_cancelled(call) && run_once(call, m, copies, &ns)) {
+    if (!add_sample(&found, ns)) {
+      agent_fail(call, AGENT_MEMORY, 0, "", "There is no memory for the times.");
+      break;
+    }
+    agent_put_u64(&call->answer, ns);
+    const uint64_t now = now_ns();
+    const bool sure = is_sure(&found, share);
+    if (sure || now >= ends) {
+      reason = sure ? SURE : TIME_UP;
+      break;
+    }
+    if (now - reported < REPORT_NS && call->answer.used < AGENT_PART_BYTES) continue;
+    reported = now;
+    if (!agent_send_part(call)) break;
+  }
+  free(found.ns);
+  if (call->answer.used) agent_send_part(call);
+  agent_put_u32(&call->answer, reason);
+}
+
+void agent_profile(agent_call* call) {
+  uint32_t handle;
+  model* const m = model_of(call, &handle);
+  if (!m) return;
+  const uint32_t shape = agent_get_u32(&call->in);
+  const uint32_t runs = agent_get_count(&call->in, MAX_RUNS);
+  if (!agent_check_fields(call) || !choose_shape(call, m, shape) || !set_inputs(call, m)) return;
+  if (!(m->flags & TVMFLOW_PROFILE)) {
+    agent_fail(call, AGENT_ARGUMENT, 0, "Open it with this flag.",
+               "The model was opened without the flag for profiles.");
+    return;
+  }
+  for (uint32_t run = 0; run < runs && !agent_is_cancelled(call); ++run) {
+    const tvmflow_kernel* kernels;
+    uint32_t count;
+    if (!succeeded(call, m, m->library.profile(m->handle, &kernels, &count))) return;
+    agent_put_u32(&call->answer, count);
+    for (uint32_t i = 0; i < count; ++i) {
+      agent_put_u64(&call->answer, kernels[i].start_ns);
+      agent_put_u64(&call->answer, kernels[i].end_ns);
+    }
+    if (!agent_send_part(call)) return;
+  }
+}
+
+void agent_self_test(agent_call* call) {
+  uint32_t handle;
+  tvmflow_test result = {0};
+  const model* const m = only_model(call, &handle);
+  if (!m || !succeeded(call, m, m->library.self_test(m->handle, &result))) return;
+  agent_put_f64(&call->answer, result.largest_error);
+  agent_put_f64(&call->answer, result.tolerance_used);
+  agent_put_u64(&call->answer, result.compared);
+}
+
+void agent_describe(agent_call* call) {
+  uint32_t handle;
+  const model* const m = only_model(call, &handle);
+  if (m) agent_put_text(&call->answer, m->library.describe(m->handle));
+}
+
+// -- binaries
+// -----------------------------------------------------------------------------------------
+
+// A file on its way to the host.
+typedef struct sent_file {
+  const char* name;
+  uint64_t bytes;
+} sent_file;
+
+static void put_file(agent_writer* writer, const void* context) {
+  const sent_file* const file = context;
+  agent_put_text(writer, file->name);
+  agent_put_u64(writer, file->bytes);
+}
+
+static bool send_file(agent_call* call, const char* path, const char* name) {
+  const char* wrong;
+  size_t bytes;
+  const int file = tf_open_file(path, &bytes, &wrong);
+  uint8_t* const data = file < 0 ? NULL : malloc(bytes + 1);
+  const ssize_t got = data ? pread(file, data, bytes, 0) : -1;
+  const sent_file sent = {name, bytes};
+  if (file >= 0) close(file);
+  if (got == (ssize_t)bytes)
+    agent_send_data(call, put_file, &sent, data, bytes);
+  else
+    agent_fail(call, AGENT_STORE, 0, "", "Reading %s failed.", path);
+  free(data);
+  return !call->failed;
+}
+
+// Sends the regular files of a folder and of those in it; returns their number.
+static uint32_t send_folder(agent_call* call, const char* path) {
+  uint32_t count = 0;
+  DIR* const folder = opendir(path);
+  if (!folder) return 0;
+  for (const struct dirent* item; !call->failed && (item = readdir(folder)) != NULL;) {
+    char inner[AGENT_MAX_PATH];
+    struct stat info;
+    if (item->d_name[0] == '.' ||
+        snprintf(inner, sizeof(inner), "%s/%s", path, item->d_name) >= (int)sizeof(inner) ||
+        lstat(inner, &info))
+      continue;
+    if (S_ISDIR(info.st_mode))
+      count += send_folder(call, inner);
+    else if (S_ISREG(info.st_mode) && send_file(call, inner, item->d_name))
+      ++count;
+  }
+  closedir(folder);
+  return count;
+}
+
+void agent_binaries(agent_call* call) {
+  uint32_t handle;
+  agent_object kind;
+  char path[AGENT_MAX_PATH];
+  model* const m = only_model(call, &handle);
+  if (!m) return;
+  if (!m->has_new_cache) {
+    agent_fail(call, AGENT_ARGUMENT, 0, "", "The model was opened without a new cache.");
+    return;
+  }
+  agent_take_object(handle, &kind);
+  end_model(m);
+  snprintf(path, sizeof(path), "%s/cache", m->folder);
+  const uint32_t count = send_folder(call, path);
+  release(m);
+  agent_put_u32(&call->answer, count);
+}
