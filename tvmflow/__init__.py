@@ -22,6 +22,7 @@ from .errors import EnvironmentMismatchError, TvmflowError
 
 if TYPE_CHECKING:
     from . import models, ops
+    from .agent.device import connect
     from .compiler.options import CompileOptions
     from .compiler.pipeline import compile
     from .devices.target import resolve
@@ -62,6 +63,7 @@ _LAZY = {
     "Report": ".verify.compare",
     "bench": ".module.bench",
     "compile": ".compiler.pipeline",
+    "connect": ".agent.device",
     "list_devices": ".runtime.devices",
     "load": ".module.load",
     "native_folder": ".module.link",
@@ -80,9 +82,9 @@ _LAZY = {
 }
 __all__ = [
     "Benchmark", "CompileOptions", "Image", "Journal", "Module", "Profile", "Report",
-    "TvmflowError", "__version__", "analysis", "bench", "compile", "errors", "lab", "list_devices",
-    "load", "models", "native_folder", "ops", "profile", "read_profile", "resolve", "tune",
-    "verify", "write_page",
+    "TvmflowError", "__version__", "analysis", "bench", "compile", "connect", "errors", "lab",
+    "list_devices", "load", "models", "native_folder", "ops", "profile", "read_profile",
+    "resolve", "tune", "verify", "write_page",
 ]  # fmt: skip
 
 

@@ -96,6 +96,26 @@ class FarmError(TvmflowError):
     """A tracker, a server or all devices of a key cannot be used."""
 
 
+class AgentError(TvmflowError):
+    """A phone or board cannot be reached, or its agent refused an operation.
+
+    ``code`` is one of `tvmflow.agent.frames.Code`, or 0 if the agent did not answer; ``detail``
+    depends on it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        remedy: str | None = None,
+        details: str | None = None,
+        code: int = 0,
+        detail: int = 0,
+    ):
+        super().__init__(message, remedy=remedy, details=details)
+        self.code, self.detail = code, detail
+
+
 class InputError(TvmflowError):
     """An input has the wrong name, shape or dtype at run time."""
 

@@ -68,21 +68,37 @@ class Tool:
         work: Path,
         options: Sequence[str] = (),
         libraries: Sequence[str] = ("m",),
+        *,
+        executable: bool = False,
     ) -> None:
-        """Link a shared library of a host's object files.
+        """Link a shared library, or an executable, of a host's object files.
 
         `work` is a folder for intermediate files; `libraries` are names of the host's libraries,
         as for ``-l``.  Raises as `run` does.
         """
         options = (*_HARDENING, *options)
         if self.is_driver:
-            options = ("-fPIC", *(word for one in options for word in ("-Xlinker", one)))
+            options = (
+                "-fPIE" if executable else "-fPIC",
+                *(word for one in options for word in ("-Xlinker", one)),
+            )
         stubs = [self._stub(name, symbols, work) for name, symbols in self.stubs.items()]
         found = stubs or [f"-l{name}" for name in libraries]
         if self.builtins:
             found.append(str(work / "builtins.o"))
             self.run([*self.builtins, f"-femit-bin={found[-1]}"], work)
-        self.run([*self.linker, "-shared", *options, "-o", output, *objects, *found], work)
+        kind = self._executable_options() if executable else ("-shared",)
+        self.run([*self.linker, *kind, *options, "-o", output, *objects, *found], work)
+
+    def _executable_options(self) -> tuple[str, ...]:
+        """Return the options for an executable, which only LLVM's linker for Android needs more of.
+
+        Its loader has another name on systems of 32 bits.
+        """
+        if self.is_driver:
+            return ("-pie",)
+        bits = "" if _LLD_EMULATIONS["armv7a"] in self.linker else "64"
+        return ("-pie", "-dynamic-linker", f"/system/bin/linker{bits}")
 
     def compile(self, source: Path, target: Path, work: Path, flags: Sequence[str] = ()) -> None:
         """Compile a C file, or assemble a ``.s`` file, to an object file."""
@@ -170,10 +186,13 @@ LINK_OPTIONS = (
 # Functions of Android's libraries since API 24: POSIX's for files, memory, text, time and threads
 # in the C library, and those of C99 in the mathematical library.
 _LIBC = """
-access chmod close closedir dirfd fclose fcntl fdopen feof ferror fflush fgets fileno flock fopen
-fprintf fread fseek fseeko fstat fstatat fsync ftell ftello ftruncate futimens fwrite lseek lstat
-mkdir mkstemp open opendir pread pwrite read readdir readlink realpath remove rename rmdir stat
-stderr umask unlink unlinkat write
+access chmod close closedir dirfd dup2 fclose fcntl fdopen feof ferror fflush fgets fileno flock
+fopen fprintf fread fseek fseeko fstat fstatat fsync ftell ftello ftruncate futimens fwrite lseek
+lstat mkdir mkstemp open opendir pread pwrite read readdir readlink realpath remove rename rmdir
+stat stderr stdout symlink umask unlink unlinkat write
+
+accept4 bind fputs getsockname inet_pton listen poll printf putchar puts setsockopt socket
+socketpair
 
 calloc free madvise malloc mmap munmap posix_memalign realloc sysconf
 
@@ -182,12 +201,13 @@ memrchr memset qsort snprintf sscanf strcasestr strcat strchr strcmp strcpy strc
 strlen strncmp strncpy strndup strnlen strpbrk strrchr strspn strstr strtod strtok_r strtol
 strtoll strtoul strtoull tolower toupper vsnprintf
 
-__cxa_atexit __cxa_finalize __errno __stack_chk_fail clock_gettime getauxval getenv geteuid getpid
-gettid getuid nanosleep pthread_cond_broadcast pthread_cond_destroy pthread_cond_init
-pthread_cond_signal pthread_cond_wait pthread_create pthread_detach pthread_getspecific
-pthread_join pthread_key_create pthread_mutex_destroy pthread_mutex_init pthread_mutex_lock
-pthread_mutex_trylock pthread_mutex_unlock pthread_once pthread_self pthread_setspecific
-sched_getaffinity sched_setaffinity sched_yield syscall time usleep
+__cxa_atexit __cxa_finalize __errno __libc_init __stack_chk_fail _exit clock_gettime fork getauxval
+getenv geteuid getpid getppid gettid getuid kill nanosleep prctl setpgid signal waitpid
+pthread_cond_broadcast pthread_cond_destroy pthread_cond_init pthread_cond_signal pthread_cond_wait
+pthread_create pthread_detach pthread_getspecific pthread_join pthread_key_create
+pthread_mutex_destroy pthread_mutex_init pthread_mutex_lock pthread_mutex_trylock
+pthread_mutex_unlock pthread_once pthread_self pthread_setspecific sched_getaffinity
+sched_setaffinity sched_yield syscall time usleep
 """
 _LIBDL = "dladdr dlclose dlerror dlopen dlsym"
 # Each name is the function for double; the one for float ends in f.

@@ -32,7 +32,7 @@ from .java import classes_jar
 from .libraries import Library, for_android, headers, licenses, read_libraries, weights_of
 from .maven import RUNTIME, Coordinates
 
-#: Libraries that the runtime opens by bare name (native/standalone/find_device.c): since Android
+#: Libraries that the runtime opens by bare name (native/core/library_names.c): since Android
 #: 12, an app can only open libraries that its manifest names.
 OPENCL_LIBRARIES = ("libOpenCL.so", "libOpenCL-pixel.so", "libOpenCL-car.so")
 #: R8's rules: a library's functions refer to this class by its name (native/bindings/jni.c).

@@ -1,0 +1,458 @@
+"""Devices behind an agent: their facts, and the libraries and kernels that run there.
+
+>>> with tvmflow.connect("adb") as phone:
+...     print(phone.name, phone.opencl_devices()[0].name)
+...     library = phone.open("libmobilenet.so")
+...     (scores,) = library.run([image])
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from ..devices.choices import BACKENDS
+from ..devices.device_file import DeviceFile
+from ..devices.host import HOSTS, Host
+from ..errors import AgentError
+from ..ir.tensors import dtype_from_name
+from ..module import elf
+from ..module.artifact import SIDECAR_SUFFIX
+from ..module.standalone.format import DTYPES
+from ..module.standalone.loaded import SelfTest
+from ..module.standalone.programs import sidecar_path
+from ..runtime.devices import DeviceInfo
+from ..runtime.json_types import JsonObject
+from .connection import Connection
+from .frames import Code, FieldReader, Fields, Kind
+from .transports import Transport, parse_place
+
+#: Time limit of opening a library: a phone's driver compiles a network for minutes.
+OPEN_S = 900.0
+#: Caches of built programs (`RemoteDevice.open`).
+NO_CACHE, SHARED_CACHE, NEW_CACHE = range(3)
+#: Reasons why a measurement ended.
+REASONS = ("sure", "time", "runs")
+_NAMES_OF_DTYPES = {code: name for name, code in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Times of single runs in milliseconds, and why there are no more of them."""
+
+    ms: tuple[float, ...]
+    reason: str
+
+
+class RemoteDevice(AbstractContextManager["RemoteDevice"]):
+    """A phone or board behind an agent, which ends with this object."""
+
+    def __init__(self, transport: Transport):
+        self.transport = transport
+        self.connection = Connection(transport)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<RemoteDevice: {self.name}, {self.transport.name}>"
+
+    def close(self) -> None:
+        """End the agent."""
+        self.connection.close()
+
+    def reset(self) -> None:
+        """End the session there, with all that was opened in it."""
+        self.connection.request(Kind.RESET)
+
+    # -- facts ------------------------------------------------------------------------------
+
+    @cached_property
+    def facts(self) -> JsonObject:
+        """Return the agent's facts about system, processor and OpenCL devices."""
+        found: JsonObject = json.loads(self.connection.request(Kind.FACTS).text())
+        return found
+
+    @property
+    def name(self) -> str:
+        """Return the device's model, or the name of its first OpenCL device or processor."""
+        names = [str(self.facts.get("model", ""))]
+        names += [device["name"] for device in self.facts.get("opencl", [])]
+        names += [str(cpu.get("part", "")) for cpu in self.facts.get("cpus", [])]
+        return next(filter(None, names), self.transport.name)
+
+    @property
+    def host(self) -> Host:
+        """Return the host that libraries for this device are compiled for."""
+        name = self.connection.host_name
+        return Host.parse(HOSTS.get(name, name))
+
+    def opencl_devices(self) -> list[DeviceInfo]:
+        """Return the OpenCL devices, in the order of their indices."""
+        names = {fact.name for fact in fields(DeviceInfo)}
+        return [
+            DeviceInfo(**{key: value for key, value in device.items() if key in names})
+            for device in (_as_info(each) for each in self.facts.get("opencl", []))
+        ]
+
+    def device_file(self, index: int = 0) -> DeviceFile:
+        """Return what the driver reports of an OpenCL device, over the preset of its class.
+
+        Raises `AgentError` if there is no such device.
+        """
+        return DeviceFile.of(self.require_opencl(index), self.name)
+
+    def require_opencl(self, index: int = 0) -> DeviceInfo:
+        """Return an OpenCL device; raise `AgentError`, with what was tried, if it is not there."""
+        devices = self.opencl_devices()
+        if index < len(devices):
+            return devices[index]
+        message = f"{self.name} ({self.transport.name}) has no OpenCL device {index}."
+        remedy = "Choose another device, or compile with `target=llvm`."
+        if not devices and self.facts.get("system") == "android":
+            remedy = (
+                "A shell may not open the vendor's library on this phone, or it has none; compile "
+                "with `fallback=cpu`."
+            )
+        raise AgentError(message, remedy=remedy, details=str(self.facts.get("opencl_tried", "")))
+
+    def sensors(self) -> JsonObject:
+        """Return temperatures, clocks, throttling and battery."""
+        found: JsonObject = json.loads(self.connection.request(Kind.SENSORS).text())
+        return found
+
+    # -- libraries ----------------------------------------------------------------------------
+
+    def open(
+        self,
+        library: str | os.PathLike[str],
+        *,
+        backend: str = "auto",
+        device_index: int = 0,
+        flags: int = 0,
+        threads: int = 0,
+        cache: int = SHARED_CACHE,
+    ) -> RemoteLibrary:
+        """Send a standalone library with its sidecars, unless it is there, and open it.
+
+        ``flags`` are those of `tvmflow_options`; ``cache`` is `NO_CACHE`, `SHARED_CACHE` for
+        programs that stay in the agent's folder, or `NEW_CACHE`, an empty one.
+
+        Raises `AgentError` if the library is for another machine, does not fit on the device, or
+        refuses the device.
+        """
+        path = Path(library)
+        self._check_host(path)
+        files = {"": path}
+        weights = path.with_name(path.name + SIDECAR_SUFFIX)
+        for sidecar in (weights, sidecar_path(path)):
+            if sidecar.is_file():
+                files[sidecar.name.removeprefix(path.name)] = sidecar
+        # A library's own name may have characters that no file there should have.
+        request = Fields().text("lib.so").u32(len(files))
+        for suffix, file in files.items():
+            request.text(suffix).raw(self.connection.put(file))
+        request.u32(BACKENDS.index(backend), device_index, flags, threads, 0).text("").u32(cache)
+        with _naming(path, self):
+            answer = self.connection.request(Kind.OPEN, request, OPEN_S)
+        handle, ns, about = answer.u32(), answer.u64(), answer.text()
+        return RemoteLibrary(self, path, handle, ns * 1e-6, json.loads(about))
+
+    def _check_host(self, path: Path) -> None:
+        found = elf.read_library(path).architecture
+        host = self.host
+        expected = "arm" if host.architecture.startswith("armv") else host.architecture
+        if found != expected:
+            raise AgentError(
+                f"{path} was not sent to {self.name}: it is for {found}, and the device is "
+                f"{expected}.",
+                remedy=f"Compile it with `host={self.connection.host_name}`.",
+            )
+        for_android = bool(elf.read_facts(path).needed.count("libc.so"))
+        if for_android != host.is_android:
+            raise AgentError(
+                f"{path} was not sent to {self.name}: it is for "
+                f"{'Android' if for_android else 'Linux'}, and the device has "
+                f"{'Android' if host.is_android else 'Linux'}.",
+                remedy=f"Compile it with `host={self.connection.host_name}`.",
+            )
+
+    # -- kernels ------------------------------------------------------------------------------
+
+    def build(self, source: str, options: str = "", device_index: int = 0) -> RemoteProgram:
+        """Build a program of OpenCL C.  Raises `AgentError` with the compiler's log."""
+        digest = self.connection.put(source.encode())
+        request = Fields().u32(device_index).text("").text(options).raw(digest)
+        answer = self.connection.request(Kind.BUILD, request, OPEN_S)
+        return RemoteProgram(answer.u32(), answer.u64() * 1e-6, answer.u64(), answer.text())
+
+    def allocate(
+        self,
+        size_bytes: int = 0,
+        *,
+        image: tuple[int, int, int] | None = None,
+        channel_type: int = 0,
+        device_index: int = 0,
+    ) -> int:
+        """Allocate a buffer, or an array of RGBA images (width, height, layers); return its handle.
+
+        ``channel_type`` is OpenCL's number.
+        """
+        request = Fields().u32(device_index).text("").u32(int(image is not None)).u64(size_bytes)
+        request.u32(channel_type, *(image or (0, 0, 0)))
+        return self.connection.request(Kind.ALLOCATE, request).u32()
+
+    def write(self, memory: int, content: bytes, image: tuple[int, int, int] | None = None) -> None:
+        """Fill a buffer's beginning, or a whole image."""
+        digest = self.connection.put(content)
+        request = Fields().u32(memory, 0, 0, 0, *(image or (0, 0, 0))).u64(0)
+        request.raw(digest).u64(0).u64(len(content))
+        self.connection.request(Kind.WRITE, request)
+
+    def fill(self, memory: int, pattern: bytes) -> None:
+        """Fill memory with a pattern of 1, 2, 4, 8 or 16 bytes."""
+        self.connection.request(Kind.FILL, Fields().u32(memory, len(pattern)).raw(pattern))
+
+    def read(
+        self, memory: int, size_bytes: int, image: tuple[int, int, int] | None = None
+    ) -> bytes:
+        """Return a buffer's beginning, or a whole image."""
+        found = bytearray(size_bytes)
+        request = Fields().u32(memory, 0, 0, 0, *(image or (0, 0, 0))).u64(0).u64(size_bytes)
+        self.connection.request(Kind.READ, request, on_part=lambda part: _take(part, found))
+        return bytes(found)
+
+    def launch(
+        self,
+        sequences: Sequence[Sequence[RemoteLaunch]],
+        *,
+        warmup: int = 0,
+        repeats: int = 1,
+        rounds: int = 0,
+        limit_s: float = 60.0,
+    ) -> list[list[RunTime]]:
+        """Run sequences of launches in turn; return the times by round and sequence.
+
+        Each time is of ``repeats`` runs in a row; with 0 rounds each sequence runs once.
+        """
+        request = Fields().u32(len(sequences))
+        for sequence in sequences:
+            request.u32(len(sequence))
+            for launch in sequence:
+                launch.add_to(request)
+        request.u32(warmup, repeats, rounds)
+        numbers: list[int] = []
+        self.connection.request(
+            Kind.LAUNCH,
+            request,
+            limit_s,
+            lambda part: numbers.extend(np.frombuffer(part.rest(), "<u8").tolist()),
+        )
+        seconds = [number * 1e-9 for number in numbers]
+        times = [RunTime(*seconds[i : i + 3]) for i in range(0, len(seconds), 3)]
+        width = len(sequences)
+        return [times[i : i + width] for i in range(0, len(times), width)]
+
+    def free(self, handles: Sequence[int]) -> None:
+        """Release memory and programs."""
+        self.connection.request(Kind.FREE, Fields().u32(len(handles), *handles))
+
+
+@dataclass(frozen=True)
+class RemoteProgram:
+    """A program that was built on a device."""
+
+    handle: int
+    build_ms: float
+    binary_bytes: int
+    log: str
+
+
+@dataclass(frozen=True)
+class RemoteLaunch:
+    """A launch of a kernel: arguments are handles of memory, or values as bytes."""
+
+    program: int
+    kernel: str
+    arguments: Sequence[int | bytes]
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...] = ()
+
+    def add_to(self, request: Fields) -> None:
+        """Add the launch to a request."""
+        request.u32(self.program).text(self.kernel).u32(len(self.global_size))
+        request.u32(*(*self.global_size, 1, 1)[:3])
+        # Zeros leave the size to the driver.
+        request.u32(*(*self.local_size, 1, 1)[:3] if self.local_size else (0, 0, 0))
+        request.u32(len(self.arguments))
+        for argument in self.arguments:
+            if isinstance(argument, bytes):
+                request.u32(1, len(argument)).raw(argument)
+            else:
+                request.u32(0, argument)
+
+
+@dataclass(frozen=True)
+class RunTime:
+    """Times of runs in a row in seconds; 0 where the driver does not report kernels' times."""
+
+    kernels_s: float  #: Sum of the kernels' times.
+    span_s: float  #: From the first kernel's begin to the last one's end.
+    wall_s: float  #: On the agent's clock, with the launches.
+
+
+class RemoteLibrary:
+    """A standalone library that is open on a device."""
+
+    def __init__(
+        self, device: RemoteDevice, path: Path, handle: int, open_ms: float, about: JsonObject
+    ):
+        self.device, self.path = device, path
+        self.open_ms, self.about = open_ms, about
+        self._handle = handle
+
+    def run(
+        self,
+        inputs: Sequence[np.ndarray],
+        outputs: Sequence[tuple[str, tuple[int, ...]]],
+        shape: int = 0,
+    ) -> list[np.ndarray]:
+        """Run once; ``outputs`` are the dtype and shape of each, ``shape`` the library's shape."""
+        put = self.device.connection.put
+        request = Fields().u32(self._handle, shape, len(inputs))
+        for index, array in enumerate(inputs):
+            array = np.ascontiguousarray(array)
+            content = array.reshape(-1).view(np.uint8).tobytes()
+            request.u32(index, DTYPES[array.dtype.name]).raw(put(content))
+        found = [np.empty(extents, dtype_from_name(dtype)) for dtype, extents in outputs]
+        request.u32(len(found))
+        for index, array in enumerate(found):
+            request.u32(index, DTYPES[outputs[index][0]]).u64(array.nbytes)
+        views = [memoryview(array.reshape(-1).view(np.uint8).data) for array in found]
+        with _naming(self.path, self.device):
+            self.device.connection.request(
+                Kind.RUN, request, OPEN_S, lambda part: _take(part, views[part.u32()])
+            )
+        return found
+
+    def time(
+        self,
+        *,
+        shape: int = 0,
+        copies: bool = True,
+        warmup: int = 5,
+        runs: int = 1_000_000,
+        seconds: float = 10.0,
+        share: float = 0.0,
+    ) -> Samples:
+        """Time runs on the inputs of the last `run`, with the copies of inputs and outputs.
+
+        It ends after ``runs`` or ``seconds``, or when the median is known to ``share`` of it.
+        """
+        request = Fields().u32(self._handle, shape, int(copies), warmup, runs)
+        request.u64(round(seconds * 1e9)).f64(share)
+        ns: list[int] = []
+        with _naming(self.path, self.device):
+            answer = self.device.connection.request(
+                Kind.TIME,
+                request,
+                OPEN_S + 2 * seconds,
+                lambda part: ns.extend(np.frombuffer(part.rest(), "<u8").tolist()),
+            )
+        return Samples(tuple(each * 1e-6 for each in ns), REASONS[answer.u32()])
+
+    def profile(self, runs: int, shape: int = 0) -> list[list[tuple[float, float]]]:
+        """Return begin and end of each kernel in µs, for each run.
+
+        The library must have been opened with the flag `binding.PROFILE`.
+        """
+        found: list[list[tuple[float, float]]] = []
+
+        def add(part: FieldReader) -> None:
+            part.u32()
+            numbers = np.frombuffer(part.rest(), "<u8").reshape(-1, 2) * 1e-3
+            found.append([(float(a), float(b)) for a, b in numbers])
+
+        request = Fields().u32(self._handle, shape, runs)
+        with _naming(self.path, self.device):
+            self.device.connection.request(Kind.PROFILE, request, OPEN_S, add)
+        return found
+
+    def self_test(self) -> SelfTest:
+        """Run the library's test inputs; raise `AgentError` if a result is wrong."""
+        with _naming(self.path, self.device):
+            answer = self.device.connection.request(
+                Kind.SELF_TEST, Fields().u32(self._handle), OPEN_S
+            )
+        return SelfTest(answer.f64(), answer.f64(), answer.u64())
+
+    def describe(self) -> JsonObject:
+        """Return the library's report of device, memory and programs."""
+        answer = self.device.connection.request(Kind.DESCRIBE, Fields().u32(self._handle))
+        found: JsonObject = json.loads(answer.text())
+        return found
+
+    def binaries(self) -> dict[str, bytes]:
+        """Close a library that was opened with `NEW_CACHE`; return its cache's files by name."""
+        found: dict[str, bytearray] = {}
+
+        def add(part: FieldReader) -> None:
+            name, size = part.text(), part.u64()
+            _take(part, found.setdefault(name, bytearray(size)))
+
+        request = Fields().u32(self._handle)
+        self.device.connection.request(Kind.BINARIES, request, OPEN_S, add)
+        return {name: bytes(content) for name, content in found.items()}
+
+    def close(self) -> None:
+        """Close it; do nothing if its session has ended."""
+        try:
+            self.device.connection.request(Kind.CLOSE, Fields().u32(self._handle))
+        except AgentError as error:
+            if error.code != Code.MISSING:
+                raise
+
+
+def connect(where: str, *, secret_file: str | os.PathLike[str] | None = None) -> RemoteDevice:
+    """Connect to a phone or board.
+
+    Parameters
+    ----------
+    where
+        ``adb`` (the only attached phone), ``adb:SERIAL``, ``ssh:USER@HOST``, ``local`` (a process
+        of this machine) or ``tcp:HOST:PORT`` (an agent that listens).
+    secret_file
+        File of the secret that an agent at an address was started with.
+
+    Raises `AgentError` for each obstacle, with its remedy.
+    """
+    return RemoteDevice(parse_place(where, None if secret_file is None else Path(secret_file)))
+
+
+def _take(part: FieldReader, into: bytearray | memoryview) -> None:
+    """Copy the data of a part to its offset."""
+    offset, content = part.u64(), part.rest()
+    into[offset : offset + len(content)] = content
+
+
+def _as_info(found: JsonObject) -> JsonObject:
+    return {**found, "extensions": tuple(sorted(found.get("extensions", ())))}
+
+
+@contextmanager
+def _naming(path: Path, device: RemoteDevice) -> Iterator[None]:
+    """Name the library and the device in errors of the library."""
+    try:
+        yield
+    except AgentError as error:
+        if error.code == Code.LIBRARY:
+            error.message = f"Running {path} on {device.name} failed: {error.message}"
+            error.args = (error.message,)
+        raise

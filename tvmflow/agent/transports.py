@@ -1,0 +1,319 @@
+"""Ways to reach an agent: what the texts of ``--on`` stand for.
+
+=========================  ==========================================================
+``local``                  a process of this machine
+``adb``, ``adb:SERIAL``    an Android phone at this machine, by the user's adb
+``ssh:USER@HOST``          a board with Linux, by the user's ssh
+``tcp:HOST:PORT``          an agent that listens (``agent --listen``)
+=========================  ==========================================================
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ..devices.host import Host
+from ..errors import AgentError
+from ..farm.network import Address, BusyError, UnprovenError
+from ..module.standalone.binding import opencl_libraries
+from ..runtime.caches import user_cache
+from .executable import agent_build, agent_executable, check_agent_host
+
+PLACES = "local, adb, adb:SERIAL, ssh:USER@HOST or tcp:HOST:PORT"
+#: Time limit of connecting, and of short commands there.
+CONNECT_S = 30.0
+#: Time limit of sending the agent.
+SEND_S = 120.0
+#: Longest text of standard error that is kept for messages.
+_TAIL_BYTES = 4096
+
+
+class Stream(ABC):
+    """Bytes to an agent and back."""
+
+    @abstractmethod
+    def read(self, count: int) -> bytes:
+        """Return this many bytes; fewer when the stream has ended."""
+
+    @abstractmethod
+    def write(self, content: bytes) -> None:
+        """Send bytes; raise `OSError` if the stream has ended."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the stream, and with it the agent."""
+
+    def trouble(self) -> str:
+        """Return what is known about why the stream has ended; may be empty."""
+        return ""
+
+
+class ProcessStream(Stream):
+    """Standard input and output of a command, whose standard error is kept for messages."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None):
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the stream)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env={**os.environ, **(environment or {})},
+            # Ctrl-C is for this process, which cancels the request.
+            start_new_session=True,
+        )
+
+    def read(self, count: int) -> bytes:
+        """Return bytes of standard output."""
+        assert self._process.stdout is not None
+        return self._process.stdout.read(count)
+
+    def write(self, content: bytes) -> None:
+        """Send bytes to standard input."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(content)
+        self._process.stdin.flush()
+
+    def close(self) -> None:
+        """Close standard input, and end the command if that does not end it."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                assert pipe is not None
+                pipe.close()
+        try:
+            self._process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def trouble(self) -> str:
+        """Return the end of standard error, and the exit status."""
+        status: int | None = None
+        with suppress(subprocess.TimeoutExpired):
+            status = self._process.wait(1.0)
+        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        said = self._log.read().decode(errors="replace").strip()
+        end = "" if status is None else f"its command ended with status {status}"
+        return "; ".join(filter(None, (said, end)))
+
+
+class SocketStream(Stream):
+    """A TCP connection."""
+
+    def __init__(self, connection: socket.socket):
+        connection.settimeout(None)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection, self._file = connection, connection.makefile("rb")
+
+    def read(self, count: int) -> bytes:
+        """Receive bytes."""
+        return self._file.read(count)
+
+    def write(self, content: bytes) -> None:
+        """Send bytes."""
+        self._connection.sendall(content)
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(OSError):
+            # A reader in another thread ends, too.
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._file.close()
+        self._connection.close()
+
+
+class Transport(ABC):
+    """A way to reach one device."""
+
+    #: The text of ``--on``.
+    name: str
+
+    @abstractmethod
+    def start(self) -> Stream:
+        """Start an agent there, after it was sent if it is not there in this version.
+
+        Raises `AgentError` for each obstacle, with its remedy.
+        """
+
+    @abstractmethod
+    def clean(self) -> str:
+        """Remove what agents have left on the device; return its folder's name."""
+
+    def lost(self) -> str:
+        """Return what is known about a connection that has broken; may be empty."""
+        return ""
+
+
+class Local(Transport):
+    """A process of this machine."""
+
+    name = "local"
+
+    def __init__(self, environment: Mapping[str, str] | None = None):
+        self.folder = Path(os.environ.get("TVMFLOW_CACHE_DIR") or user_cache()) / "agent"
+        self._environment = dict(environment or {})
+
+    def start(self) -> Stream:
+        """Start the agent, with the OpenCL library that modules of this process use."""
+        executable = agent_executable(Host.native())
+        environment = {"POCL_WORK_GROUP_SPECIALIZATION": "0", **self._environment}
+        found = [library for library in opencl_libraries() if library is not None]
+        if found and not _has_loader():
+            environment.setdefault("TVMFLOW_OPENCL_LIBRARY", found[0])
+        return ProcessStream([str(executable), "--folder", str(self.folder)], environment)
+
+    def clean(self) -> str:
+        """Remove the agent's folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return str(self.folder)
+
+
+def _has_loader() -> bool:
+    """Return whether the system has an OpenCL loader with a driver."""
+    import ctypes
+
+    with suppress(OSError, AttributeError):
+        count = ctypes.c_uint32()
+        loader = ctypes.CDLL("libOpenCL.so.1")
+        return loader.clGetPlatformIDs(0, None, ctypes.byref(count)) == 0 and count.value > 0
+    return False
+
+
+class Ssh(Transport):
+    """A board with Linux, by the user's own ssh and its configuration."""
+
+    #: Relative to the user's home there.
+    FOLDER = ".cache/tvmflow-agent"
+
+    def __init__(self, destination: str):
+        self.name, self._destination = f"ssh:{destination}", destination
+        command = shutil.which("ssh")
+        if command is None:
+            raise AgentError(
+                f"Reaching {self.name} failed: the program ssh was not found.",
+                remedy="Install it, such as Debian's openssh-client.",
+            )
+        # In batch mode ssh fails where it would ask for a password, which nobody could answer.
+        limits = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S:.0f}")
+        self._ssh = (command, "-T", *limits, "-o", "ServerAliveInterval=10", destination)
+
+    def start(self) -> Stream:
+        """Send the agent if it is not there, and start it."""
+        host = self.host()
+        check_agent_host(host)
+        agent = f"{self.FOLDER}/agent-{agent_build()}"
+        if not self._run(f"test -x {agent} && echo there || true", "Looking for the agent"):
+            self._send(agent_executable(host), agent)
+        return ProcessStream([*self._ssh, f"exec {agent} --folder $HOME/{self.FOLDER}"])
+
+    def host(self) -> Host:
+        """Return the machine there."""
+        system, machine, *_ = *self._run("uname -s -m", "Asking for the system").split(), "", ""
+        if system != "Linux":
+            raise AgentError(
+                f"Using {self.name} failed: its system is {system or 'unknown'}, Linux was "
+                "expected.",
+                remedy="Use a board with Linux, or a phone by adb.",
+            )
+        return Host.parse(f"{machine}-linux-gnu")
+
+    def clean(self) -> str:
+        """Remove the agent's folder."""
+        self._run(f"rm -rf {self.FOLDER}", "Removing the agent's folder")
+        return f"~/{self.FOLDER}"
+
+    def _send(self, executable: Path, agent: str) -> None:
+        there = shlex.quote(f"{agent}.new")
+        # Older versions are removed.
+        command = (
+            f"mkdir -p -m 700 {self.FOLDER} && rm -f {self.FOLDER}/agent-* && cat > {there} && "
+            f"chmod 700 {there} && mv {there} {agent}"
+        )
+        self._run(command, "Sending the agent", executable.read_bytes(), SEND_S)
+
+    def _run(
+        self, command: str, attempt: str, content: bytes = b"", limit_s: float = CONNECT_S + 10
+    ) -> str:
+        try:
+            done = subprocess.run(
+                [*self._ssh, command],
+                input=content,
+                capture_output=True,
+                check=False,
+                timeout=limit_s,
+            )
+        except subprocess.TimeoutExpired:
+            raise AgentError(
+                f"{attempt} on {self.name} failed: no answer within {limit_s:.0f} s.",
+                remedy=f"Try it by hand: ssh {self._destination} true",
+            ) from None
+        if done.returncode:
+            # The last line has the reason; banners come before.
+            said = done.stderr.decode(errors="replace").strip().splitlines() or [""]
+            raise AgentError(
+                f"{attempt} on {self.name} failed: "
+                f"{said[-1] or f'ssh ended with status {done.returncode}'}.",
+                remedy=f"Try it by hand: ssh -o BatchMode=yes {self._destination} true",
+                details="\n".join(said[:-1]) or None,
+            )
+        return done.stdout.decode(errors="replace").strip()
+
+
+class Tcp(Transport):
+    """An agent that listens at an address."""
+
+    def __init__(self, address: Address):
+        self.name, self._address = f"tcp:{address}", address
+
+    def start(self) -> Stream:
+        """Connect, and prove the secret if there is one."""
+        try:
+            return SocketStream(self._address.connect(CONNECT_S))
+        except (UnprovenError, BusyError) as error:
+            raise AgentError(
+                f"The agent at {self._address} was not used: {error}.",
+                remedy="Give the file that it was started with (`secret_file`), if any.",
+            ) from error
+        except OSError as error:
+            raise AgentError(
+                f"The agent at {self._address} cannot be reached: {error.strerror or error}.",
+                remedy="Start it there: agent --folder FOLDER --listen ADDRESS:PORT",
+            ) from error
+
+    def clean(self) -> str:
+        """Raise `AgentError`: such an agent belongs to whoever started it."""
+        raise AgentError(
+            f"Removing the agent's folder of {self.name} is not possible: it was started there.",
+            remedy="Remove the folder there.",
+        )
+
+
+def parse_place(place: str, secret_file: Path | None = None) -> Transport:
+    """Return the transport that a text of ``--on`` names.
+
+    Raises `AgentError` if it is none, or the program that it needs is missing.
+    """
+    kind, _, rest = place.partition(":")
+    if place == "local":
+        return Local()
+    if kind == "adb" and (rest or place == "adb"):
+        from .adb import Adb
+
+        return Adb(rest or None)
+    if kind == "ssh" and rest and not rest.startswith("-"):
+        return Ssh(rest)
+    if kind == "tcp" and rest:
+        return Tcp(Address.parse(rest, secret_file))
+    raise AgentError(
+        f"The place {place!r} is not known; {PLACES} was expected.",
+        remedy="Give one of these, for example --on adb.",
+    )
