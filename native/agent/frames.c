@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { SHORT_BYTES = 4096 };
+
 static const uint8_t magic[4] = {'T', 'V', 'M', 'A'};
 
 uint32_t agent_crc32(uint32_t crc, const void* data, size_t bytes) {
@@ -93,15 +95,19 @@ int agent_read_frame(int file, int wait_ms, agent_frame* frame, const char** wro
 
 bool agent_write_frame(int file, int wait_ms, uint16_t kind, uint32_t id, uint32_t limit_ms,
                        const void* payload, uint32_t bytes) {
-  uint8_t header[AGENT_HEADER_BYTES] = {0};
-  memcpy(header, magic, sizeof(magic));
-  store(header + 4, kind, 2);
-  store(header + 8, id, 4);
-  store(header + 12, limit_ms, 4);
-  store(header + 16, bytes, 4);
-  store(header + 20, agent_crc32(agent_crc32(0, header, 20), payload, bytes), 4);
-  return write_fully(file, wait_ms, header, sizeof(header)) &&
-         write_fully(file, wait_ms, payload, bytes);
+  // A short frame is one write, as adb sends what it reads at once as a message of its own.
+  uint8_t frame[AGENT_HEADER_BYTES + SHORT_BYTES] = {0};
+  const bool is_short = bytes <= SHORT_BYTES;
+  memcpy(frame, magic, sizeof(magic));
+  store(frame + 4, kind, 2);
+  store(frame + 8, id, 4);
+  store(frame + 12, limit_ms, 4);
+  store(frame + 16, bytes, 4);
+  store(frame + 20, agent_crc32(agent_crc32(0, frame, 20), payload, bytes), 4);
+  if (is_short && bytes > 0) memcpy(frame + AGENT_HEADER_BYTES, payload, bytes);
+  const size_t first = AGENT_HEADER_BYTES + (is_short ? bytes : 0);
+  return write_fully(file, wait_ms, frame, first) &&
+         (is_short || write_fully(file, wait_ms, payload, bytes));
 }
 
 const uint8_t* agent_get_bytes(agent_reader* reader, size_t bytes) {

@@ -15,8 +15,8 @@ from support.farms import closed_port
 
 from tvmflow._versions import install_command
 from tvmflow.farm import tracker
-from tvmflow.farm.network import Address
 from tvmflow.farm.tracker import Queue, Server, Summary
+from tvmflow.runtime.secret import Address
 
 
 @pytest.mark.parametrize("command", [("status",), ("serve", "--key", "board", "--wait", "0")])

@@ -17,8 +17,8 @@ import tvmflow
 from tvmflow.errors import FarmError
 from tvmflow.explain.scaling import devices, measure
 from tvmflow.farm import connect, tracker
-from tvmflow.farm.network import Address
 from tvmflow.runtime.process import Worker, WorkerLostError
+from tvmflow.runtime.secret import Address
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import pytest
 from support.farms import FAULTY, PATIENCE_S, Farm, eventually
 
 from tvmflow.farm import tracker
-from tvmflow.farm.network import Address
+from tvmflow.runtime.secret import Address
 
 
 @pytest.fixture(autouse=True)

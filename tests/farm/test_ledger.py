@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tvmflow.farm.network import Address
 from tvmflow.farm.scheduler import LENT_WITHIN_S, REST_S, Scheduler, Trial
+from tvmflow.runtime.secret import Address
 from tvmflow.tuning.building import Built, Case
 from tvmflow.tuning.measure import CRASH, DEVICE, TIMEOUT, WRONG, Measured
 

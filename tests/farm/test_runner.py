@@ -16,10 +16,10 @@ from support.farms import FAULTY, PATIENCE_S, STOCK, Farm, eventually
 
 from tvmflow.errors import FarmError
 from tvmflow.farm import scheduler, tracker
-from tvmflow.farm.network import Address
 from tvmflow.farm.runner import FarmRunner
 from tvmflow.farm.tracker import Tracker
 from tvmflow.journal.records import Event
+from tvmflow.runtime.secret import Address
 from tvmflow.tuning.measure import BUILD, CRASH, WRONG, Config
 from tvmflow.tuning.timing import StopRule
 

@@ -15,20 +15,17 @@ from support.farms import LOCAL, PATIENCE_S, eventually
 from tvmflow.errors import FarmError
 from tvmflow.farm import network
 from tvmflow.farm.forward import lead_to
-from tvmflow.farm.network import (
+from tvmflow.farm.network import SecretListener, check_bind, is_loopback, listen
+from tvmflow.farm.tracker import Tracker, TrackerAwayError
+from tvmflow.runtime.secret import (
     BUSY,
     GREETING,
     SHORTEST_BYTES,
     Address,
     BusyError,
     Secret,
-    SecretListener,
     UnprovenError,
-    check_bind,
-    is_loopback,
-    listen,
 )
-from tvmflow.farm.tracker import Tracker, TrackerAwayError
 
 MakeSecret = Callable[..., Secret]
 

@@ -18,9 +18,9 @@ from support.farms import LOCAL, PATIENCE_S, Farm, eventually, free_port
 from tvmflow.errors import FarmError
 from tvmflow.farm import session
 from tvmflow.farm.connect import borrow, connect, open_session
-from tvmflow.farm.network import Address, Secret
 from tvmflow.farm.runner import FarmRunner
 from tvmflow.farm.tracker import ABOUT_FUNCTION, Offer, ServerInfo, Tracker
+from tvmflow.runtime.secret import Address, Secret
 from tvmflow.tuning.measure import Config
 from tvmflow.tuning.timing import StopRule
 

@@ -19,7 +19,6 @@ from support.farms import PATIENCE_S, STOCK, Farm, eventually
 from tvmflow import __version__
 from tvmflow.devices.host import Host
 from tvmflow.errors import FarmError
-from tvmflow.farm.network import Address
 from tvmflow.farm.server import is_throttled, temperature_c
 from tvmflow.farm.tracker import (
     ABOUT_FUNCTION,
@@ -29,6 +28,7 @@ from tvmflow.farm.tracker import (
     Tracker,
     check_host,
 )
+from tvmflow.runtime.secret import Address
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from support.farms import LOCAL, Farm, eventually
 
-from tvmflow.farm.network import Address
 from tvmflow.farm.tracker import (
     ABOUT,
     SERVER,
@@ -25,6 +24,7 @@ from tvmflow.farm.tracker import (
     read_address,
     read_summary,
 )
+from tvmflow.runtime.secret import Address
 
 FACTS: dict[str, Any] = {
     **asdict(ServerInfo("1", "2", "x86_64-linux-gnu", ())),

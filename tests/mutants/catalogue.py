@@ -574,7 +574,7 @@ MUTANTS = (
     ),
     Mutant(
         "open-secret",
-        "tvmflow/farm/network.py",
+        "tvmflow/runtime/secret.py",
         "if mode & (stat.S_IRWXG | stat.S_IRWXO):",
         "if mode & stat.S_IRWXG:",
         "a farm's secret may be read by any user of the machine",
@@ -736,7 +736,7 @@ MUTANTS = (
     ),
     Mutant(
         "constant-challenge",
-        "tvmflow/farm/network.py",
+        "tvmflow/runtime/secret.py",
         "        ours = secrets.token_bytes(_CHALLENGE_BYTES)\n        connection.settimeout",
         "        ours = bytes(_CHALLENGE_BYTES)\n        connection.settimeout",
         "an answer that was overheard proves the secret again",
@@ -744,7 +744,7 @@ MUTANTS = (
     ),
     Mutant(
         "first-byte-of-a-proof",
-        "tvmflow/farm/network.py",
+        "tvmflow/runtime/secret.py",
         'compare_digest(proof, self._proof(b"client", ours, theirs))',
         'compare_digest(proof[:1], self._proof(b"client", ours, theirs)[:1])',
         "one guess in 256 proves the secret",

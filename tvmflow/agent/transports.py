@@ -23,9 +23,9 @@ from pathlib import Path
 
 from ..devices.host import Host
 from ..errors import AgentError
-from ..farm.network import Address, BusyError, UnprovenError
 from ..module.standalone.binding import opencl_libraries
 from ..runtime.caches import user_cache
+from ..runtime.secret import Address, BusyError, UnprovenError
 from .executable import agent_build, agent_executable, check_agent_host
 
 PLACES = "local, adb, adb:SERIAL, ssh:USER@HOST or tcp:HOST:PORT"

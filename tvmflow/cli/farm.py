@@ -68,8 +68,8 @@ def run_tracker(
     secret_file: ServedSecretFile = None,
 ) -> None:
     """Run a tracker until Ctrl-C."""
-    from ..farm.network import Secret
     from ..farm.server import running_tracker
+    from ..runtime.secret import Secret
 
     secret = None if secret_file is None else Secret.read(secret_file)
     with running_tracker(bind, port, secret) as take_events:
@@ -107,8 +107,8 @@ def serve(
     ] = None,
 ) -> None:
     """Serve this machine's devices until Ctrl-C."""
-    from ..farm.network import Address
     from ..farm.server import FarmServer, ServeOptions
+    from ..runtime.secret import Address
 
     address = Address.parse(tracker, secret_file)
     server = FarmServer(ServeOptions(address, key, bind, port, advertise, opencl_device, wait))
@@ -133,8 +133,8 @@ def serve(
 @command
 def show_status(tracker: TrackerAddress, secret_file: Path | None = None) -> None:
     """Show a tracker's servers, their devices, and waiting requests."""
-    from ..farm.network import Address
     from ..farm.tracker import Tracker
+    from ..runtime.secret import Address
 
     with Tracker(Address.parse(tracker, secret_file)) as connection:
         summary = connection.summary()

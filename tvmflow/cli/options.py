@@ -47,7 +47,7 @@ from .output import state
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..farm.network import Address
+    from ..runtime.secret import Address
 
 _PANEL = "Common options"
 R = TypeVar("R")
@@ -415,7 +415,7 @@ def farm_of(
         return None
     if tracker is None or key is None:
         raise typer.BadParameter("--tracker and --key go together.")
-    from ..farm.network import Address
+    from ..runtime.secret import Address
 
     return Address.parse(tracker, secret_file), key
 

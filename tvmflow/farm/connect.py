@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..errors import FarmError
+from ..runtime.secret import Address, UnprovenError
 from .forward import lead_to
-from .network import Address, UnprovenError
 from .tracker import ABOUT_FUNCTION, Offer, ServerInfo, Tracker, check_version
 
 if TYPE_CHECKING:

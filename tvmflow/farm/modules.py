@@ -16,8 +16,8 @@ from ..module.load import load
 from ..module.module import Module
 from ..module.shapes import warn_default_shape
 from ..module.values import Outputs, as_array, put
+from ..runtime.secret import Address
 from .connect import last_line
-from .network import Address
 
 if TYPE_CHECKING:
     import tvm

@@ -16,8 +16,8 @@ from ..module.standalone.programs import SOURCE, read, sidecar_path, update
 from ..runtime import process
 from ..runtime.json_types import JsonObject
 from ..runtime.process import Worker, WorkerLostError
+from ..runtime.secret import Address
 from .connect import borrow, connect, last_line
-from .network import Address
 from .tracker import Offer, Tracker, check_key, check_served
 
 #: Function of a tvmflow server: a library's name, a device's index → JSON.

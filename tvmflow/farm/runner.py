@@ -20,11 +20,11 @@ from ..errors import FarmError, TvmflowError
 from ..journal.records import Device, Event
 from ..runtime.json_types import JsonMapping
 from ..runtime.process import Worker, WorkerLostError
+from ..runtime.secret import Address
 from ..tuning.building import Built, Case
 from ..tuning.measure import BUILD, CRASH, MEASURE_LIMIT_S, TIMEOUT, Config, Measured, Standing
 from . import session
 from .connect import last_line
-from .network import Address
 from .scheduler import LENT_WITHIN_S, Scheduler, Trial
 from .session import Opened
 from .tracker import (

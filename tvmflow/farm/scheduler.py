@@ -16,9 +16,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from ..runtime.json_types import JsonMapping
+from ..runtime.secret import Address
 from ..tuning.building import Built, Case
 from ..tuning.measure import CRASH, DEVICE, TIMEOUT, WRONG, Measured
-from .network import Address
 
 #: Rest of a device after its first failure: phones restart, networks fail briefly.
 REST_S = 60.0

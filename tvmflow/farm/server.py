@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING
 
 from ..errors import FarmError
 from ..runtime.devices import why_no_opencl
+from ..runtime.secret import Address, Secret, UnprovenError
 from . import modules
-from .network import Address, Secret, SecretListener, UnprovenError, check_bind, is_loopback, listen
+from .network import SecretListener, check_bind, is_loopback, listen
 from .precompile import PRECOMPILE_FUNCTION, precompile_for_client
 from .tracker import (
     ABOUT,

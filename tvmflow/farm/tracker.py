@@ -24,7 +24,7 @@ from .._versions import __version__, install_command
 from ..devices.host import Host
 from ..errors import FarmError, TargetError
 from ..runtime.json_types import JsonMapping
-from .network import GREETING, Address, UnprovenError
+from ..runtime.secret import GREETING, Address, UnprovenError
 
 T = TypeVar("T")
 
