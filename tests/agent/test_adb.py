@@ -6,12 +6,14 @@ import os
 import shutil
 import socket
 import subprocess
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.adb_daemon import AdbDaemon, Phone
+from support.adb_daemon import TMP, AdbDaemon, Phone
 
 import tvmflow
 from tvmflow.agent import adb, executable
@@ -176,7 +178,7 @@ def test_no_phone_and_several(attach):
     assert "2 phones are attached" in error.message
     assert "(Test Phone)" in error.message
     assert "(Other)" in error.message
-    assert error.remedy.startswith("Name one: adb:127.0.0.1:")
+    assert error.remedy.startswith("Name one, such as `on=adb:127.0.0.1:")
     assert sorted(Adb.all()) == sorted(f"127.0.0.1:{each.port}" for each in (first, second))
     error = refused("adb:X7")
     assert "no phone of this serial number" in error.message
@@ -198,18 +200,28 @@ def test_an_offline_phone(attach):
     assert "is offline" in refused(f"adb:127.0.0.1:{daemon.port}").message
 
 
-def test_a_full_phone(attach):
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_a_full_phone(attach, tmp_path, has_folder):
+    folder = tmp_path / "phone0" / "tmp" / "tvmflow"
+    if has_folder:
+        folder.mkdir(parents=True)
     attach(is_full=True)
     error = refused()
+    attempt = "Sending the agent" if has_folder else "Creating the agent's folder"
+    assert error.message.startswith(attempt)
     assert "No space left on device" in error.message
-    assert "full" in error.remedy
+    assert error.remedy == "Free space on the phone: its /data is full."
+    assert not has_folder or not list(folder.iterdir())
 
 
 def test_a_folder_without_programs(attach):
-    attach(is_executable=False)
+    daemon = attach(is_executable=False)
     error = refused()
     assert "Permission denied" in error.message
     assert "may not write or run programs" in error.remedy
+    # A second start does not take the agent for one that runs.
+    assert not list((daemon.phone.root / "tmp" / "tvmflow").iterdir())
+    assert "Permission denied" in refused().message
 
 
 def test_systems_without_an_agent(attach):
@@ -224,8 +236,127 @@ def test_old_systems(attach):
         "ro.build.version.sdk": "22",
         "ro.build.version.release": "5.1",
     }
-    attach(properties=properties)
-    assert "it has Android 5.1" in refused().message
+    # Their shell has a terminal, which changes bytes.
+    attach(properties=properties, features="cmd")
+    assert "it has Android 5.1, and Android 7 or newer was expected" in refused().message
+
+
+@pytest.fixture
+def echo(attach, tmp_path, monkeypatch):
+    """Return a stand-in for the agent that sends back what it receives."""
+    program = tmp_path / "echo"
+    program.write_text('#!/bin/sh\n[ "$1" = --help ] || exec cat\n')
+    monkeypatch.setattr(adb, "agent_executable", lambda host: program)
+    return program
+
+
+def exchange(stream, content) -> bytes:
+    """Send bytes to an echo, and return what comes back until it ends."""
+    writer = threading.Thread(target=write_quietly, args=(stream, content))
+    writer.start()
+    try:
+        return stream.read(len(content))
+    finally:
+        writer.join(10)
+        assert not writer.is_alive()
+
+
+def write_quietly(stream, content) -> None:
+    with suppress(OSError):
+        for begin in range(0, len(content), 1 << 16):
+            stream.write(content[begin : begin + (1 << 16)])
+
+
+def test_bytes_go_both_ways_unchanged(attach, echo):
+    attach()
+    content = bytes(range(256)) * 16 + np.random.default_rng(2).bytes(1 << 20) + b"\r\n\n\r\x04"
+    stream = Adb().start()
+    assert exchange(stream, content) == content
+    stream.close()
+
+
+@pytest.mark.parametrize("direction", ["most_received", "most_sent"])
+def test_a_cable_pulled_in_the_middle_ends_everything(attach, echo, direction):
+    daemon = attach()
+    phone = Adb()
+    stream = phone.start()
+    limit = daemon.received if direction == "most_received" else daemon.sent
+    setattr(daemon.phone, direction, limit + 300_000)
+    content = np.random.default_rng(3).bytes(1 << 20)
+    back = exchange(stream, content)
+    assert len(back) < len(content)
+    assert content.startswith(back)
+    assert wait_until(phone.lost)
+    assert phone.lost().startswith(f"the phone 127.0.0.1:{daemon.port} (Test Phone) is ")
+    stream.close()
+    assert wait_until(lambda: not daemon.running())
+
+
+def test_a_cable_pulled_while_the_agent_is_sent(attach, echo):
+    echo.write_bytes(echo.read_bytes() + b"#" * 1_000_000)
+    daemon = attach()
+    daemon.phone.most_received = 500_000
+    error = refused()
+    assert error.message.startswith("Sending the agent on the phone 127.0.0.1:")
+    assert error.message.endswith(("is offline.", "is no longer attached."))
+    assert error.remedy.startswith("Check the cable")
+    assert not daemon.phone.pushed
+
+
+def test_a_server_that_does_not_start(attach, monkeypatch):
+    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "99999")
+    error = refused()
+    assert error.message.startswith("Starting adb's server failed: ")
+    assert "adb start-server" in error.remedy
+
+
+def test_an_adb_that_does_not_answer(tmp_path, monkeypatch):
+    (tmp_path / "adb").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "adb").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(adb, "CONNECT_S", 0.3)
+    error = refused()
+    assert "no answer within" in error.message
+    assert "adb devices -l" in error.message
+    assert "adb kill-server" in error.remedy
+
+
+def test_lists_of_phones(tmp_path):
+    (tmp_path / "adb").write_text(
+        "#!/bin/sh\ncat <<'END'\n"
+        "* daemon not running; starting now at tcp:5037\n"
+        "List of devices attached\n"
+        "R58M12 device usb:1-2 product:a model:SM_G973F device:b transport_id:1\n"
+        "adb-R5 (2)._adb-tls-connect._tcp device product:a model:Pixel_8 transport_id:2\n"
+        "0123\tno permissions (user in plugdev group; are your udev rules wrong?); see [http://x]\n"
+        "4567 no permissions; see [http://x] usb:1-1\n"
+        "89AB newstate transport_id:3\n\nEND\n"
+    )
+    (tmp_path / "adb").chmod(0o755)
+    assert [
+        (each.serial, each.state, each.model) for each in adb.list_phones(tmp_path / "adb")
+    ] == [
+        ("R58M12", "device", "SM G973F"),
+        ("adb-R5 (2)._adb-tls-connect._tcp", "device", "Pixel 8"),
+        ("0123", "no permissions", ""),
+        ("4567", "no permissions", ""),
+        ("89AB", "newstate", ""),
+    ]
+
+
+def test_the_daemon_serves_other_commands(attach, tmp_path):
+    """`exec-out`, `shell` without its second version, and `pull`."""
+    daemon = attach(features="cmd")
+    (daemon.phone.root / "tmp" / "file").write_bytes(b"\r\n\0" * 50_000)
+    to = str(tmp_path / "pulled")
+    serial = ("adb", "-s", f"127.0.0.1:{daemon.port}")
+    subprocess.run([*serial, "pull", f"{TMP}/file", to], check=True, capture_output=True, timeout=5)
+    assert Path(to).read_bytes() == b"\r\n\0" * 50_000
+    for words in (["exec-out", f"cat {TMP}/file"], ["shell", f"cat {TMP}/file"]):
+        done = subprocess.run(
+            [*serial, *words], stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=5
+        )
+        assert done.stdout == b"\r\n\0" * 50_000
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,11 @@ class Phone:
     )
     features: str = "shell_v2,cmd,stat_v2,ls_v2,fixed_push_mkdir"
     is_authorized: bool = True
-    is_full: bool = False  #: Whether writing fails.
+    is_full: bool = False  #: Whether writing fails; folders that exist can be named.
     is_executable: bool = True  #: Whether programs may be run from `TMP`.
+    #: Bytes to the phone, and from it, after which the cable is pulled.
+    most_received: float = float("inf")
+    most_sent: float = float("inf")
     bytes_per_s: float = float("inf")  #: Speed of the link, in each direction.
     pushed: list[str] = field(default_factory=list)  #: Names of files that were sent.
     environment: dict[str, str] = field(default_factory=dict)
@@ -56,7 +59,9 @@ class AdbDaemon:
 
     def __init__(self, phone: Phone):
         self.phone = phone
-        (phone.root / "tmp").mkdir(parents=True)
+        self.received = self.sent = 0
+        self.children: list[subprocess.Popen[bytes]] = []
+        (phone.root / "tmp").mkdir(parents=True, exist_ok=True)
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         self._connections: list[_Connection] = []
@@ -71,6 +76,18 @@ class AdbDaemon:
             connection.close()
         self._connections.clear()
 
+    def running(self) -> list[int]:
+        """Return the process numbers of commands that have not ended."""
+        return [child.pid for child in self.children if child.poll() is None]
+
+    def count(self, received: int, sent: int) -> None:
+        """Count bytes that were carried, and pull the cable if they are too many."""
+        self.received += received
+        self.sent += sent
+        if self.received > self.phone.most_received or self.sent > self.phone.most_sent:
+            self.pull_cable()
+            raise OSError("the cable was pulled")
+
     def _accept(self) -> None:
         while True:
             try:
@@ -78,14 +95,14 @@ class AdbDaemon:
             except OSError:
                 return
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._connections.append(_Connection(connection, self.phone))
+            self._connections.append(_Connection(connection, self))
 
 
 class _Connection:
     """A connection of an adb server, with its streams."""
 
-    def __init__(self, connection: socket.socket, phone: Phone):
-        self.phone = phone
+    def __init__(self, connection: socket.socket, daemon: AdbDaemon):
+        self.daemon, self.phone = daemon, daemon.phone
         self._socket = connection
         self._lock = threading.Lock()
         self._streams: dict[int, _Stream] = {}
@@ -98,6 +115,7 @@ class _Connection:
         checksum = sum(data) & 0xFFFFFFFF
         header = _HEADER.pack(command, first, second, len(data), checksum, magic)
         with self._lock, suppress(OSError):
+            self.daemon.count(0, len(data))
             self._socket.sendall(header + data)
             time.sleep(len(data) / self.phone.bytes_per_s)
 
@@ -112,6 +130,7 @@ class _Connection:
             while len(header := self._read(_HEADER.size)) == _HEADER.size:
                 command, first, second, count, _, _ = _HEADER.unpack(header)
                 data = self._read(count)
+                self.daemon.count(len(data), 0)
                 time.sleep(count / self.phone.bytes_per_s)
                 self._handle(command, first, second, data)
         except (OSError, ValueError):
@@ -148,7 +167,10 @@ class _Connection:
         elif command == b"OPEN":
             self._count += 1
             service = data.rstrip(b"\0").decode()
-            kind = _Sync if service == "sync:" else _Shell
+            kind = next((k for name, k in _SERVICES.items() if service.startswith(name)), None)
+            if kind is None:
+                self.send(b"CLSE", 0, first)
+                return
             self._streams[self._count] = kind(self, self._count, first, service)
         elif command == b"OKAY" and second in self._streams:
             self._streams[second].acknowledged.set()
@@ -191,7 +213,7 @@ class _Stream:
 
 
 class _Shell(_Stream):
-    """``shell,v2,raw:COMMAND``."""
+    """``shell,v2,raw:COMMAND``, ``shell:COMMAND`` and ``exec:COMMAND``."""
 
     def begin(self, service: str) -> None:
         phone = self.connection.phone
@@ -205,9 +227,11 @@ class _Shell(_Stream):
         )
         lines = [f'getprop() {{ case "$1" in {properties} *) echo;; esac; }}']
         if phone.is_full:
-            lines += ["mkdir() { echo 'mkdir: No space left on device' >&2; return 1; }"]
+            fail = "{ echo 'mkdir: No space left on device' >&2; return 1; }"
+            lines += [f'mkdir() {{ [ -d "$2" ] || {fail}; }}']
         if not phone.is_executable:
-            lines += ['chmod() { echo "$2: Permission denied" >&2; return 126; }']
+            # Without the permission, the shell itself refuses the program, with status 126.
+            lines += ["chmod() { :; }"]
         lines.append(command.replace(TMP, folder))
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", "\n".join(lines)],
@@ -218,6 +242,8 @@ class _Shell(_Stream):
             start_new_session=True,
             env={**os.environ, **phone.environment},
         )
+        self.connection.daemon.children.append(self._process)
+        self._is_done = False
         self._turn = threading.Lock()
         # A thread feeds the command: the reader of messages must go on for acknowledgements.
         self._input: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -248,6 +274,9 @@ class _Shell(_Stream):
     def end(self) -> None:
         # As adbd does: the command's pipes are closed, and it gets SIGHUP.
         self._input.put(None)
+        if self._is_done:
+            # Another process may have its number.
+            return
         with suppress(OSError):
             os.killpg(self._process.pid, signal.SIGHUP)
 
@@ -270,13 +299,14 @@ class _Shell(_Stream):
         for reader in readers:
             reader.join()
         status = self._process.wait()
+        self._is_done = True
         if self._v2:
             self.write(_PACKET.pack(_EXIT, 1) + bytes([status & 0xFF]))
         self.close()
 
 
 class _Sync(_Stream):
-    """``sync:``, which sends files."""
+    """``sync:``, which sends and receives files."""
 
     def begin(self, service: str) -> None:
         self._pending = b""
@@ -317,8 +347,21 @@ class _Sync(_Stream):
             self._file.write_bytes(self._content)
             phone.pushed.append(self._file.name)
             self._in_thread(b"OKAY" + struct.pack("<I", 0))
+        elif name == b"RECV":
+            self._send_file(self._path(content.decode()))
         elif name == b"QUIT":
             self.close()
+
+    def _send_file(self, path: Path) -> None:
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            reason = str(error.strerror).encode()
+            self._in_thread(b"FAIL" + struct.pack("<I", len(reason)) + reason)
+            return
+        parts = [content[begin : begin + (1 << 16)] for begin in range(0, len(content), 1 << 16)]
+        data = b"".join(b"DATA" + struct.pack("<I", len(part)) + part for part in parts)
+        self._in_thread(data + b"DONE" + struct.pack("<I", 0))
 
     def _answer_stat(self, name: bytes, path: Path) -> None:
         found = path.stat() if path.exists() else None
@@ -338,3 +381,6 @@ class _Sync(_Stream):
     def _in_thread(self, data: bytes) -> None:
         # The reader must go on, to take the acknowledgement.
         threading.Thread(target=self.write, args=(data,), daemon=True).start()
+
+
+_SERVICES = {"sync:": _Sync, "shell": _Shell, "exec:": _Shell}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +27,13 @@ _LEAST_LEVEL = 24
 #: Environment variables that name a folder with ``platform-tools``.
 _SDK_VARIABLES = ("ANDROID_HOME", "ANDROID_SDK_ROOT")
 _LIST = "`adb devices -l` lists phones."
+_FULL = "Free space on the phone: its /data is full."
+#: Serial number and state in a line of ``adb devices -l``; serial numbers of phones on the wireless
+#: network may contain spaces.
+_LINE = re.compile(
+    r"(\S.*?)\s+(device|offline|unauthorized|authorizing|connecting|host|no permissions|recovery|"
+    r"bootloader|rescue|sideload|no device|unknown)(?=[\s;]|$)(.*)"
+)
 #: Reasons why a phone cannot be used, by the state that adb reports: what to do.
 _STATES = {
     "unauthorized": "Accept this computer's key on the phone's screen (USB debugging).",
@@ -76,11 +86,12 @@ class Adb(Transport):
 
     def host(self) -> Host:
         """Return the host that programs of the phone are compiled for."""
-        facts = self._shell(
+        command = (
             "getprop ro.product.cpu.abilist; getprop ro.build.version.sdk; "
-            "getprop ro.build.version.release",
-            "Asking for its processor",
-        ).splitlines()
+            "getprop ro.build.version.release"
+        )
+        # Without `-T`, which the systems that are refused here do not know.
+        facts = self._call(["shell", command], "Asking for its processor").splitlines()
         abis, level, release = (*map(str.strip, facts), "", "", "")[:3]
         if level.isdigit() and int(level) < _LEAST_LEVEL:
             raise AgentError(
@@ -134,7 +145,7 @@ class Adb(Transport):
                 raise AgentError(
                     f"Using {self.name} failed: {len(ready)} phones are attached: "
                     f"{', '.join(map(str, ready))}.",
-                    remedy=f"Name one: adb:{ready[0].serial}",
+                    remedy=f"Name one, such as `on=adb:{ready[0].serial}`.",
                 )
             if not phones:
                 raise AgentError(
@@ -162,16 +173,20 @@ class Adb(Transport):
             return agent
         # Agents of other versions are removed.
         self._shell(f"mkdir -p {FOLDER} && rm -f {FOLDER}/agent-*", "Creating the agent's folder")
+        # Another process may send the agent at the same time, under another name.
+        new = f"{agent}.{secrets.token_hex(4)}"
         try:
-            self._call(["push", str(executable), f"{agent}.new"], "Sending the agent", SEND_S)
-        except AgentError as error:
-            if "No space left" in f"{error.message}{error.details}":
-                error.remedy = "Free space on the phone: its /data is full."
+            self._call(["push", str(executable), new], "Sending the agent", SEND_S)
+            # It gets its name when it has run: otherwise the next start would take it as usable.
+            self._shell(
+                f"chmod 755 {new} && {new} --help >/dev/null && mv {new} {agent}",
+                "Starting the agent",
+            )
+        except AgentError:
+            # A part of a file would keep a full disk full.
+            with suppress(AgentError):
+                self._shell(f"rm -f {new}", "Removing the agent")
             raise
-        self._shell(
-            f"chmod 755 {agent}.new && mv {agent}.new {agent} && {agent} --help >/dev/null",
-            "Starting the agent",
-        )
         return agent
 
     def _shell(self, command: str, attempt: str) -> str:
@@ -182,15 +197,18 @@ class Adb(Transport):
         done = run_adb([self._adb, "-s", self._serial, *words], limit_s, self._phone)
         if done.returncode:
             reason = said_last(done) or f"status {done.returncode}"
-            remedy = self.lost() or f"Try it by hand: adb -s {self._serial} shell"
-            if "Permission denied" in reason or done.returncode == 126:
+            printed = done.stdout + done.stderr
+            remedy = f"Try it by hand: adb -s {self._serial} shell"
+            if "No space left" in printed:
+                remedy = _FULL
+            elif "Permission denied" in printed or done.returncode == 126:
                 remedy = f"This phone's shell may not write or run programs in {FOLDER}."
-            elif "No space left" in reason:
-                remedy = "Free space on the phone: its /data is full."
+            elif lost := self.lost():
+                reason, remedy = lost, f"Check the cable, and run the command again. {_LIST}"
             raise AgentError(
                 f"{attempt} on {self._phone} failed: {reason}.",
                 remedy=remedy,
-                details=done.stderr.strip() or None,
+                details=printed.strip() or None,
             )
         return done.stdout
 
@@ -216,17 +234,19 @@ def list_phones(adb: str) -> list[Attached]:
     if done.returncode:
         raise AgentError(
             f"Starting adb's server failed: {said_last(done) or f'status {done.returncode}'}.",
-            remedy="Try it by hand: adb start-server",
+            remedy="Another program may use its port (ANDROID_ADB_SERVER_PORT, 5037 by default); "
+            "try it by hand: adb start-server",
             details=done.stderr.strip() or None,
         )
     found = []
-    for line in done.stdout.splitlines():
-        words = line.split()
-        if len(words) < 2 or line.startswith(("*", "List of")):
+    # Messages about the server may come before the list.
+    for line in done.stdout.partition("List of devices attached")[2].splitlines():
+        match = _LINE.match(line) or re.match(r"(\S+)\s+(\S+)(.*)", line)
+        if match is None:
             continue
-        facts = dict(word.partition(":")[::2] for word in words[2:] if ":" in word)
-        state = "no permissions" if words[1] == "no" else words[1]
-        found.append(Attached(words[0], state, facts.get("model", "").replace("_", " ")))
+        serial, state, rest = match.groups()
+        facts = dict(word.partition(":")[::2] for word in rest.split() if ":" in word)
+        found.append(Attached(serial, state, facts.get("model", "").replace("_", " ")))
     return found
 
 
@@ -251,6 +271,9 @@ def run_adb(command: Sequence[str], limit_s: float, whom: str) -> subprocess.Com
 
 
 def said_last(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the last line that a failed command printed, without a full stop."""
+    """Return a failed command's error, or else its last line, without a full stop."""
     lines = [*done.stdout.strip().splitlines(), *done.stderr.strip().splitlines()]
-    return lines[-1].strip().rstrip(".") if lines else ""
+    # `adb push` prints its speed after the error.
+    errors = [line for line in lines if "error: " in line]
+    last = (errors or lines or [""])[-1]
+    return last.rpartition("error: ")[2].strip().rstrip(".")

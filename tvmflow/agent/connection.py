@@ -1,14 +1,21 @@
-"""A connection to an agent: requests and their answers."""
+"""A connection to an agent: requests and their answers.
+
+Two threads read and write frames, so that Ctrl-C interrupts a caller between frames, never within
+one, and so that the agent hears from this host while nobody asks it anything.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import queue
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeAlias
 
 from .._versions import __version__
 from ..errors import AgentError
@@ -16,7 +23,10 @@ from ..ir.units import bytes_text
 from .frames import (
     ANSWER,
     ERROR,
+    MOST_ITEMS,
+    MOST_LIMIT_MS,
     PART,
+    PIECE_BYTES,
     VERSION,
     Code,
     FieldReader,
@@ -32,13 +42,21 @@ from .transports import Stream, Transport
 SILENCE_S = 30.0
 #: Time limit of requests that do not say another.
 LIMIT_S = 60.0
-#: Bytes of a blob in one frame.
-_PIECE_BYTES = 256 << 10
-_DIGEST_BYTES = 32
+#: Time that an answer may be on its way after the request's limit.
+_LATE_S = 30.0
+#: Time until a cancelled request is answered; the agent ends its session after 5 s.
+_CANCEL_S = 10.0
+#: Frames that wait for being written, or for the caller.
+_WAITING = 16
+#: Reason why a connection is over.
+_CLOSED = "closed by this host"
+
+#: Content of a blob: bytes, or a file.
+Blob: TypeAlias = bytes | bytearray | memoryview | Path
 
 
 class Connection:
-    """A connection to an agent, for one caller at a time.
+    """A connection to an agent; requests of several threads wait for each other.
 
     Raises `AgentError` if there is none, it does not answer, or has another version.
     """
@@ -48,22 +66,35 @@ class Connection:
         #: Bytes that were sent, for measurements.
         self.sent_bytes = 0
         self._numbers = itertools.count(1)
-        self._writing = threading.Lock()
-        self._closing = threading.Event()
-        self._sent: dict[Path, tuple[tuple[int, int], bytes]] = {}
+        self._asking = threading.Lock()
+        self._outgoing: queue.Queue[bytes | None] = queue.Queue(_WAITING)
+        self._incoming: queue.Queue[Frame] = queue.Queue(_WAITING)
+        #: Number of the request whose answer is waited for; 0 for none.
+        self._current = 0
+        self._heard = time.monotonic()
+        #: Reason why there will be no more frames.
+        self._over: str | None = None
+        #: Digests of files, by path, time of the last change and size.
+        self._digests: dict[tuple[Path, int, int], bytes] = {}
+        #: Digests of blobs that the agent keeps for this connection.
+        self._there: set[bytes] = set()
         self._stream: Stream = transport.start()
+        self._threads = [
+            threading.Thread(target=run, name=f"tvmflow-agent-{run.__name__}", daemon=True)
+            for run in (self._read_frames, self._write_frames)
+        ]
+        for thread in self._threads:
+            thread.start()
         try:
             hello = Fields().u32(VERSION, VERSION, 0, round(SILENCE_S * 1e3))
-            answer = self._request(Kind.HELLO, hello.text(f"tvmflow {__version__}"), LIMIT_S)
+            answer = self.request(Kind.HELLO, hello.text(f"tvmflow {__version__}"))
             answer.u32(), answer.u32()
             self.process_id, self.limit_bytes = answer.u32(), answer.u64()
             #: Digest of the agent's sources, name of its host, and its folder.
             self.build, self.host_name, self.folder = (answer.text() for _ in range(3))
         except BaseException:
-            self._stream.close()
+            self.close()
             raise
-        self._pinger = threading.Thread(target=self._keep_alive, daemon=True)
-        self._pinger.start()
 
     def request(
         self,
@@ -74,128 +105,200 @@ class Connection:
     ) -> FieldReader:
         """Send a request, pass each part of its answer to ``on_part``, and return the answer.
 
-        Raises `AgentError` if the agent refuses it, the session ends during it, it takes longer
-        than ``limit_s``, or the connection breaks.
+        Ctrl-C cancels the request.  Raises `AgentError` if the agent refuses it, the session ends
+        during it, it takes longer than ``limit_s``, or the connection breaks.
         """
-        try:
-            return self._request(kind, fields or Fields(), limit_s, on_part)
-        except FrameError as error:
-            raise AgentError(
-                f"The agent on {self.transport.name} was not understood: {error}.",
-                remedy="Run the command again; if it happens again, report it.",
-            ) from error
+        with self._asking:
+            return self._ask(kind, fields or Fields(), limit_s, on_part)
 
-    def put(self, content: bytes | Path) -> bytes:
-        """Send a blob, or the content of a file, unless it is there; return its digest.
+    def put(self, content: Blob) -> bytes:
+        """Send a blob, unless it is there, and return its digest; raises as `put_all` does."""
+        return self.put_all([content])[0]
 
-        Raises `AgentError` if it does not fit, or the disk there is full; `OSError` if the file
+    def put_all(self, contents: Sequence[Blob]) -> list[bytes]:
+        """Send those blobs that are not there, and return the digests of all.
+
+        Raises `AgentError` if one does not fit, or the disk there is full, and `OSError` if a file
         cannot be read.
         """
-        if isinstance(content, Path):
-            return self._put_file(content)
-        digest = hashlib.sha256(content).digest()
-        if not self._has(digest):
-            self._send_blob(digest, len(content), iter_pieces(content))
-        return digest
+        digests = [self._digest(content) for content in contents]
+        unknown = [digest for digest in dict.fromkeys(digests) if digest not in self._there]
+        for begin in range(0, len(unknown), MOST_ITEMS):
+            some = unknown[begin : begin + MOST_ITEMS]
+            answer = self.request(Kind.HAVE, Fields().u32(len(some)).raw(b"".join(some)))
+            found = answer.raw(len(some))
+            self._there.update(
+                digest for digest, there in zip(some, found, strict=True) if there == 1
+            )
+        for digest, content in zip(digests, contents, strict=True):
+            if digest not in self._there:
+                self._send(digest, content)
+        return digests
+
+    def cancel(self) -> None:
+        """Cancel another thread's request, if there is one."""
+        if number := self._current:
+            self._write(Frame(Kind.CANCEL, next(self._numbers), Fields().u32(number).payload))
 
     def close(self) -> None:
         """End the connection, and the agent with it."""
-        self._closing.set()
+        self._over = self._over or _CLOSED
+        with suppress(queue.Full):
+            self._outgoing.put_nowait(None)
         self._stream.close()
+        for thread in self._threads:
+            thread.join(1.0)
 
-    def _put_file(self, path: Path) -> bytes:
-        status = path.stat()
-        identity = status.st_mtime_ns, status.st_size
-        known = self._sent.get(path)
-        if known is not None and known[0] == identity:
-            digest = known[1]
-        else:
-            with open(path, "rb") as file:
-                digest = _digest_of(file)
-            self._sent[path] = identity, digest
-        if not self._has(digest):
-            with open(path, "rb") as file:
-                pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
-                self._send_blob(digest, status.st_size, pieces)
-        return digest
+    # -- blobs ------------------------------------------------------------------------------
 
-    def _has(self, digest: bytes) -> bool:
-        answer = self.request(Kind.HAVE, Fields().u32(1).raw(digest))
-        return answer.raw(1) == b"\1"
+    def _digest(self, content: Blob) -> bytes:
+        if not isinstance(content, Path):
+            return hashlib.sha256(content).digest()
+        status = content.stat()
+        key = content, status.st_mtime_ns, status.st_size
+        if key not in self._digests:
+            digest = hashlib.sha256()
+            for piece in _pieces(content):
+                digest.update(piece)
+            self._digests[key] = digest.digest()
+        return self._digests[key]
 
-    def _send_blob(self, digest: bytes, size: int, pieces: Iterator[bytes]) -> None:
-        def send(number: int) -> None:
-            for piece in pieces:
-                self._write(Frame(Kind.PUT | PART, number, piece))
+    def _send(self, digest: bytes, content: Blob) -> None:
+        size = content.stat().st_size if isinstance(content, Path) else memoryview(content).nbytes
 
-        # A refusal that comes early ends the writing: the agent reads on, and ignores the rest.
+        def pieces() -> Iterator[bytes]:
+            left = size
+            for piece in _pieces(content):
+                left -= len(piece)
+                yield piece
+            if left:
+                raise AgentError(
+                    f"Sending {content!s} to {self.transport.name} failed: it changed meanwhile.",
+                    remedy="Run the command again.",
+                )
+
+        fields = Fields().raw(digest).u64(size)
         try:
-            fields = Fields().raw(digest).u64(size)
-            self._request(Kind.PUT, fields, LIMIT_S, after=send)
+            with self._asking:
+                self._ask(Kind.PUT, fields, LIMIT_S, parts=pieces())
         except AgentError as error:
             if error.code == Code.STORE:
+                what = str(content) if isinstance(content, Path) else "data"
                 error.message = (
-                    f"Sending {bytes_text(size)} to {self.transport.name} failed: {error.message}"
+                    f"Sending {what} ({bytes_text(size)}) to {self.transport.name} failed: "
+                    f"{error.message}"
                 )
+                error.args = (error.message,)
             raise
+        self._there.add(digest)
 
-    def _request(
+    # -- requests -----------------------------------------------------------------------------
+
+    def _ask(
         self,
         kind: Kind,
         fields: Fields,
         limit_s: float,
         on_part: Callable[[FieldReader], object] | None = None,
-        after: Callable[[int], object] | None = None,
+        parts: Iterable[bytes] = (),
     ) -> FieldReader:
+        """Send a request, with parts after it, and return the answer; the lock is held."""
         number = next(self._numbers)
-        self._write(Frame(kind, number, fields.payload, round(limit_s * 1e3)))
-        if after is not None:
-            after(number)
-        with self._cancelling(number):
-            while True:
-                frame = self._read()
-                if frame.request != number:
-                    # An answer to a ping, or to a request that Ctrl-C has ended.
-                    continue
-                reader = FieldReader(frame.payload)
-                if frame.kind == ERROR:
-                    raise self._error(kind, reader)
-                if frame.kind == kind | ANSWER:
-                    return reader
-                if frame.kind == kind | PART and on_part is not None:
-                    on_part(reader)
-
-    @contextmanager
-    def _cancelling(self, number: int) -> Iterator[None]:
-        """Cancel a request that Ctrl-C interrupts; its answer is dropped later."""
+        limit_ms = min(max(1, round(limit_s * 1e3)), MOST_LIMIT_MS)
+        # Frames of a request that was given up.
+        while not self._incoming.empty():
+            self._incoming.get()
+        self._current = number
         try:
-            yield
+            self._write(Frame(kind, number, fields.payload, limit_ms))
+            for part in parts:
+                self._write(Frame(kind | PART, number, part))
+                if not self._incoming.empty():
+                    # A refusal, after which the agent ignores further parts.
+                    break
+            return self._wait(kind, limit_ms * 1e-3 + _LATE_S, on_part)
         except KeyboardInterrupt:
-            with suppress(AgentError):
-                self._write(Frame(Kind.CANCEL, next(self._numbers), Fields().u32(number).payload))
+            self._give_up(kind, number)
             raise
+        except BaseException as error:
+            if kind == Kind.PUT and not (isinstance(error, AgentError) and error.code):
+                # The agent waits for the rest.
+                self._end("an upload to it was not finished")
+            raise
+        finally:
+            self._current = 0
 
-    def _read(self) -> Frame:
+    def _wait(
+        self, kind: Kind, limit_s: float, on_part: Callable[[FieldReader], object] | None = None
+    ) -> FieldReader:
+        """Wait for the answer to the current request, and return it."""
+        ends = time.monotonic() + limit_s
+        while True:
+            frame = self._next(ends)
+            reader = FieldReader(frame.payload)
+            if frame.kind == ERROR:
+                raise self._error(kind, reader)
+            if frame.kind == kind | ANSWER:
+                return reader
+            if frame.kind != kind | PART:
+                raise FrameError(f"a frame of kind 0x{frame.kind:04x} answers a {kind.name}")
+            if on_part is not None:
+                on_part(reader)
+
+    def _next(self, ends: float) -> Frame:
+        """Wait for a frame of the current request; raise `AgentError` if none will come."""
+        while True:
+            with suppress(queue.Empty):
+                return self._incoming.get(timeout=0.5 if self._over is None else 0.05)
+            now = time.monotonic()
+            if self._over is not None:
+                raise self._broken(self._over)
+            if now - self._heard > 2 * SILENCE_S:
+                raise self._broken(f"nothing was heard from it for {2 * SILENCE_S:.0f} s")
+            if now > ends:
+                raise self._broken("it answers, but not this request")
+
+    def _give_up(self, kind: Kind, number: int) -> None:
+        """Cancel a request that Ctrl-C interrupts, and wait for its end."""
+        if kind == Kind.PUT:
+            # The agent waits for the rest.
+            self._end("an upload to it was interrupted")
+            return
         try:
-            frame = read_frame(self._stream.read)
-        except FrameError as error:
-            raise self._broken(str(error)) from error
-        except (OSError, ValueError) as error:
-            raise self._broken(str(error)) from error
-        if frame is None:
-            raise self._broken("")
-        return frame
+            self._write(Frame(Kind.CANCEL, next(self._numbers), Fields().u32(number).payload))
+            self._wait(kind, _CANCEL_S)
+        except AgentError as error:
+            if not error.code:
+                self._end("a request was interrupted, and did not end")
+        except KeyboardInterrupt:
+            self._end("a request was interrupted twice")
+
+    def _end(self, reason: str) -> None:
+        self._over = self._over or reason
+        self._stream.close()
 
     def _write(self, frame: Frame) -> None:
+        """Have a frame written after those before it."""
         content = frame.encoded()
-        try:
-            with self._writing:
-                self._stream.write(content)
-                self.sent_bytes += len(content)
-        except (OSError, ValueError) as error:
-            raise self._broken("") from error
+        while True:
+            if self._over is not None:
+                raise self._broken(self._over)
+            with suppress(queue.Full):
+                self._outgoing.put(content, timeout=0.5)
+                return
+            if time.monotonic() - self._heard > 2 * SILENCE_S:
+                raise self._broken(f"nothing was heard from it for {2 * SILENCE_S:.0f} s")
+
+    # -- errors -------------------------------------------------------------------------------
 
     def _broken(self, what: str) -> AgentError:
+        if what == _CLOSED:
+            return AgentError(
+                f"The connection to the agent on {self.transport.name} was closed.",
+                remedy="Connect again.",
+            )
+        if self._over is None:
+            self._end(what)
         reasons = (self.transport.lost(), what, self._stream.trouble())
         reason = "; ".join(filter(None, reasons)) or "it ended without a word"
         return AgentError(
@@ -208,8 +311,10 @@ class Connection:
         message, remedy = reader.text(), reader.text()
         what = kind.name.lower().replace("_", " ")
         if code == Code.LOST and detail < 256:
-            with suppress(ValueError):
-                message = f"The session was ended by {signal.Signals(detail).name}."
+            message = f"the session was ended by {signal_text(detail)}."
+        if code == Code.MISSING:
+            # Someone has emptied the agent's folder: send everything again.
+            self._there.clear()
         if code in (Code.LOST, Code.TIMEOUT):
             message = f"The request '{what}' on {self.transport.name} failed: {message}"
             remedy = remedy or (
@@ -219,21 +324,65 @@ class Connection:
         message, _, found = message.partition(" Remedy: ")
         return AgentError(message, remedy=remedy or found or None, code=code, detail=detail)
 
-    def _keep_alive(self) -> None:
-        while not self._closing.wait(SILENCE_S / 3):
-            with suppress(AgentError):
-                self._write(Frame(Kind.PING, next(self._numbers), b""))
+    # -- threads ------------------------------------------------------------------------------
+
+    def _read_frames(self) -> None:
+        reason = ""
+        try:
+            while (frame := read_frame(self._stream.read)) is not None:
+                self._heard = time.monotonic()
+                # Other frames answer a ping, or a request that was given up.
+                while frame.request == self._current and self._over is None:
+                    with suppress(queue.Full):
+                        self._incoming.put(frame, timeout=0.5)
+                        break
+        except FrameError as error:
+            reason = error.reason
+        except (OSError, ValueError) as error:
+            reason = str(error)
+        if self._over is None:
+            self._over = reason
+
+    def _write_frames(self) -> None:
+        pinged = time.monotonic()
+        try:
+            while self._over is None:
+                wait_s = pinged + SILENCE_S / 3 - time.monotonic()
+                content: bytes | None = b""
+                with suppress(queue.Empty):
+                    content = self._outgoing.get(timeout=wait_s) if wait_s > 0 else b""
+                if content is None:
+                    return
+                if not content:
+                    # Also during uploads, when the agent says nothing else.
+                    pinged = time.monotonic()
+                    content = Frame(Kind.PING, next(self._numbers), b"").encoded()
+                self.sent_bytes += len(content)
+                self._stream.write(content)
+        except (OSError, ValueError):
+            # The reader reports the end; it may have more to say.
+            for _ in range(20):
+                if self._over is not None:
+                    return
+                time.sleep(0.05)
+            self._over = ""
 
 
-def iter_pieces(content: bytes) -> Iterator[bytes]:
-    """Yield parts of a blob that fit into a frame."""
-    view = memoryview(content)
-    for begin in range(0, len(view), _PIECE_BYTES):
-        yield bytes(view[begin : begin + _PIECE_BYTES])
+def signal_text(number: int) -> str:
+    """Return a signal's number and name: ``signal 11 (SIGSEGV)``."""
+    with suppress(ValueError):
+        return f"signal {number} ({signal.Signals(number).name})"
+    return f"signal {number}"
 
 
-def _digest_of(file: object) -> bytes:
-    digest = hashlib.sha256()
-    while piece := file.read(1 << 20):  # type: ignore[attr-defined]
-        digest.update(piece)
-    return digest.digest()
+def _pieces(content: Blob) -> Iterator[bytes]:
+    """Yield the parts of a blob that fit into a frame."""
+    if isinstance(content, Path):
+        with open(content, "rb") as file:
+            while piece := file.read(PIECE_BYTES):
+                yield piece
+        return
+    if memoryview(content).nbytes:
+        view = memoryview(content).cast("B")
+        for begin in range(0, len(view), PIECE_BYTES):
+            yield bytes(view[begin : begin + PIECE_BYTES])

@@ -323,8 +323,11 @@ class RemoteLibrary:
         inputs: Sequence[np.ndarray],
         outputs: Sequence[tuple[str, tuple[int, ...]]],
         shape: int = 0,
-    ) -> list[np.ndarray]:
-        """Run once; ``outputs`` are the dtype and shape of each, ``shape`` the library's shape."""
+    ) -> tuple[list[np.ndarray], float]:
+        """Run once; return the outputs, and the time there in ms.
+
+        ``outputs`` are the dtype and shape of each, and ``shape`` is the library's shape.
+        """
         put = self.device.connection.put
         request = Fields().u32(self._handle, shape, len(inputs))
         for index, array in enumerate(inputs):
@@ -337,10 +340,10 @@ class RemoteLibrary:
             request.u32(index, DTYPES[outputs[index][0]]).u64(array.nbytes)
         views = [memoryview(array.reshape(-1).view(np.uint8).data) for array in found]
         with _naming(self.path, self.device):
-            self.device.connection.request(
+            answer = self.device.connection.request(
                 Kind.RUN, request, OPEN_S, lambda part: _take(part, views[part.u32()])
             )
-        return found
+        return found, answer.u64() * 1e-6
 
     def time(
         self,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+
+from ..errors import AgentError
 
 VERSION = 1
 MAGIC = b"TVMA"
@@ -16,6 +18,13 @@ _CHECKSUM = struct.Struct("<I")
 MOST_PAYLOAD_BYTES = 4 << 20
 #: Most bytes of a text in a request.
 MOST_TEXT_BYTES = 64 << 10
+#: Most items of a list in a request.
+MOST_ITEMS = 4096
+#: Longest time limit of a request.
+MOST_LIMIT_MS = 3_600_000
+#: Bytes of a blob in one frame.
+PIECE_BYTES = 256 << 10
+DIGEST_BYTES = 32
 PART, ANSWER = 0x4000, 0x8000
 ERROR = 0xFFFF
 
@@ -65,8 +74,15 @@ class Code(IntEnum):
     CANCELLED = 12
 
 
-class FrameError(Exception):
+class FrameError(AgentError):
     """Raised if what arrived is no frame, or its fields are others than expected."""
+
+    def __init__(self, reason: str):
+        super().__init__(
+            f"The agent's answer was not understood: {reason}.",
+            remedy="Run the command again; if it happens again, report it.",
+        )
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -79,7 +95,11 @@ class Frame:
     limit_ms: int = 0
 
     def encoded(self) -> bytes:
-        """Return the frame's bytes."""
+        """Return the frame's bytes; raise `AgentError` if they are too many."""
+        if len(self.payload) > MOST_PAYLOAD_BYTES:
+            raise _refused(
+                f"A request of {len(self.payload)} bytes", f"at most {MOST_PAYLOAD_BYTES} bytes"
+            )
         header = _HEADER.pack(MAGIC, self.kind, 0, self.request, self.limit_ms, len(self.payload))
         checksum = zlib.crc32(self.payload, zlib.crc32(header))
         return b"".join((header, _CHECKSUM.pack(checksum), self.payload))
@@ -109,21 +129,27 @@ def read_frame(read: Callable[[int], bytes]) -> Frame | None:
     return Frame(kind, request, payload, limit_ms)
 
 
+def _refused(what: str, expected: str) -> AgentError:
+    return AgentError(
+        f"{what} cannot be sent to an agent: {expected} was expected.",
+        remedy="Give another value.",
+        code=Code.ARGUMENT,
+    )
+
+
 class Fields:
-    """Writer of a payload's fields."""
+    """Writer of a payload's fields; `AgentError` for a value that does not fit its field."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
 
     def u32(self, *values: int) -> Fields:
         """Add 32-bit numbers."""
-        self._parts += [struct.pack("<I", value) for value in values]
-        return self
+        return self._add("<I", 32, values)
 
     def u64(self, value: int) -> Fields:
         """Add a 64-bit number."""
-        self._parts.append(struct.pack("<Q", value))
-        return self
+        return self._add("<Q", 64, (value,))
 
     def f64(self, value: float) -> Fields:
         """Add a floating-point number."""
@@ -138,7 +164,17 @@ class Fields:
     def text(self, value: str) -> Fields:
         """Add a text after its length."""
         content = value.encode()
+        if len(content) > MOST_TEXT_BYTES or b"\0" in content:
+            expected = f"at most {MOST_TEXT_BYTES} bytes, none of them zero,"
+            raise _refused(f"The text {value[:40]!r}, {len(content)} bytes,", expected)
         return self.u32(len(content)).raw(content)
+
+    def _add(self, form: str, bits: int, values: Iterable[int]) -> Fields:
+        for value in values:
+            if not 0 <= value < 1 << bits:
+                raise _refused(f"The number {value}", f"one from 0 to {(1 << bits) - 1}")
+            self._parts.append(struct.pack(form, value))
+        return self
 
     @property
     def payload(self) -> bytes:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..devices.choices import PRECISIONS
 from ..ir.units import counted
-from .options import farm_of, in_panels, parse_shapes
+from .options import farm_of, in_panels, parse_shapes, words
 from .output import (
     err_console,
     out_console,
@@ -23,15 +25,20 @@ from .output import (
     print_table,
     state,
 )
+from .places import Place
 from .session import command
 from .text import ms_text, times_text
 
 if TYPE_CHECKING:
+    from ..agent.module import Conditions
     from ..explain.scaling.devices import DevicePool
     from ..explain.scaling.link import Prediction
     from ..explain.scaling.measure import Scaling
     from ..explain.scaling.sources import Network
+    from ..module.bench import Benchmark
     from ..module.kernel_time import KernelTime
+
+logger = logging.getLogger(__name__)
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -39,6 +46,8 @@ EXAMPLES = """
       100 runs or 10 s, whichever comes first, after 5 that are not counted
   tvmflow bench net.so --seconds 30 --kernels
       longer, and the time of each kernel
+  tvmflow bench net.onnx --on adb
+      compile for the attached phone, and measure there
   tvmflow bench net.onnx --scaling --target llvm --batches 1,4,16 --threads 1,2,4
       samples a second over batches and threads
   tvmflow bench batch1.so batch8.so --scaling --devices 1,2
@@ -119,11 +128,21 @@ def bench_module(
     device_index: int = 0,
     backend: str = "auto",
     check_weights: bool = True,
+    on: str | None = None,
+    dtype: Annotated[
+        str | None,
+        words(*PRECISIONS),
+        "For an ONNX model with --on: precision of tensors, default fp16 on GPUs that have it.",
+    ] = None,
 ) -> None:
     """Measure a compiled network: load, first call, and the spread of many calls.
 
     A call includes copying the inputs to the device and the outputs back. In the
     first call a driver builds the kernels, unless they are cached.
+
+    With --on the calls are measured on that device, without the way to it, and an ONNX model is
+    first compiled for what the device reports: its system, its GPU's limits, fp16 where that is
+    fast.
 
     With --scaling: samples a second over batches, CPU threads and devices, with a separate
     process for each number of threads (docs/scaling.md). The options from --batches to --key
@@ -162,6 +181,24 @@ def bench_module(
             if predicted is not None:
                 _print_prediction(predicted)
         return
+    if on is not None:
+        if batches or threads or devices or host or tracker or key or link or latency_us:
+            raise typer.BadParameter(
+                "--batches, --threads, --devices, --link, --latency-us, --host, --tracker and "
+                "--key do not go with --on."
+            )
+        _measure_there(
+            files,
+            Place(on, secret_file),
+            Requested(target or None, device or None, dtype, shape or [], device_index, backend),
+            Length(runs, seconds, _WARMUP if warmup is None else warmup),
+            (inputs, random_seed, picture),
+            kernels=kernels,
+            at=of_extents,
+        )
+        return
+    if dtype is not None:
+        raise typer.BadParameter("--dtype goes with --on.")
     if any(value not in (None, "", []) for value in vars(wanted).values()):
         raise typer.BadParameter(
             "--batches, --threads, --devices, --link, --latency-us, --target, --device, --host, "
@@ -186,9 +223,20 @@ def bench_module(
             before = _WARMUP if warmup is None else warmup
             timing = bench(network, values, runs=runs, seconds=seconds, warmup=before)
             times = network.profile(values, runs=min(timing.runs, 20)) if kernels else None
+    _print_timing(module, timing, times)
+
+
+def _print_timing(
+    module: Path,
+    timing: Benchmark,
+    times: Sequence[KernelTime] | None,
+    conditions: Conditions | None = None,
+) -> None:
     measured = asdict(timing)
     by_kernel = {} if times is None else {"kernels": times}
-    if print_json({"module": str(module), **measured.pop("setting"), **measured, **by_kernel}):
+    there = {} if conditions is None else {"conditions": conditions}
+    about = {"module": str(module), **measured.pop("setting"), **measured}
+    if print_json({**about, **there, **by_kernel}):
         return
     title = f"{counted(timing.runs, 'run')} after {timing.warmup} that are not counted"
     names = {"load": "load", "first": "first call", "median": "median"}
@@ -200,10 +248,105 @@ def bench_module(
             *timing.setting.facts(),
             *facts,
             ("throughput", f"{_rate_text(timing.runs_per_s)} runs/s"),
+            *([] if conditions is None else _condition_facts(conditions)),
         ],
     )
     if times is not None:
         _print_kernels(times)
+
+
+def _condition_facts(conditions: Conditions) -> list[tuple[str, str]]:
+    """Return the device's temperature and clock around the measurement, as far as it shows them."""
+    facts = []
+    if (celsius := conditions.celsius) is not None:
+        facts.append(("hottest sensor", "{:.1f} to {:.1f} °C".format(*celsius)))
+    before, after = (each.get("gpu_khz") for each in (conditions.before, conditions.after))
+    if before is not None and after is not None:
+        facts.append(("GPU clock", f"{before / 1e3:.0f} to {after / 1e3:.0f} MHz"))
+    if battery := conditions.after.get("battery"):
+        charging = ", charging" if battery.get("charging") else ""
+        facts.append(("battery", f"{battery['percent']:.0f} %{charging}"))
+    return facts
+
+
+@dataclass(frozen=True)
+class Requested:
+    """Options for a module or a model on a device of ``--on``."""
+
+    target: str | None
+    device: str | None
+    dtype: str | None
+    shape: list[str]
+    device_index: int
+    backend: str
+
+
+@dataclass(frozen=True)
+class Length:
+    """Length of a measurement."""
+
+    runs: int | None
+    seconds: float | None
+    warmup: int
+
+
+def _measure_there(
+    files: Sequence[Path],
+    place: Place,
+    requested: Requested,
+    length: Length,
+    values: tuple[Path | None, int, list[str] | None],
+    *,
+    kernels: bool,
+    at: str | None,
+) -> None:
+    """Measure a library, or a model that is compiled for the device, there."""
+    from ..agent.compiling import options_for
+    from ..agent.module import AgentModule, load_on
+    from ..compiler.pipeline import compile
+    from ..module.bench import bench
+    from .arrays import choose_inputs
+    from .shapes import chosen
+
+    if len(files) != 1:
+        raise typer.BadParameter(f"{len(files)} modules are measured with --scaling only.")
+    (file,) = files
+    is_model = file.suffix == _MODEL
+    asked = (requested.target, requested.device, requested.dtype)
+    if not is_model and any(option is not None for option in asked):
+        raise typer.BadParameter("--target, --device and --dtype are for ONNX models.")
+    with ExitStack() as stack:
+        device = stack.enter_context(place.connect())
+        status = stack.enter_context(err_console().status("compiling"))
+        path, shape = file, requested.shape
+        if is_model:
+            options = options_for(
+                device,
+                target=requested.target,
+                device=requested.device,
+                dtype=requested.dtype,
+                device_index=requested.device_index,
+                shapes=parse_shapes(shape),
+            )
+            path, shape = stack.enter_context(compile(file, options=options)).path, []
+        status.update("measuring")
+        whole = load_on(
+            path, device, device_index=requested.device_index, backend=requested.backend
+        )
+        stack.callback(whole.close)
+        network = chosen(whole, shape, at) or whole.variants[0]
+        assert isinstance(network, AgentModule)
+        inputs = choose_inputs(values[0], values[1], network, values[2])
+        timing = bench(
+            network, inputs, runs=length.runs, seconds=length.seconds, warmup=length.warmup
+        )
+        times = network.profile(inputs, runs=min(timing.runs, 20)) if kernels else None
+        conditions = network.conditions
+    _print_timing(file, timing, times, conditions)
+    if conditions is not None and conditions.throttled:
+        logger.warning(
+            "%s Let it cool down, and measure again for its full speed.", conditions.throttled
+        )
 
 
 def _print_kernels(times: Sequence[KernelTime]) -> None:

@@ -115,12 +115,19 @@ SHARED: dict[str, Any] = {
         Path | None,
         typer.Option(envvar="TVMFLOW_SECRET_FILE"),
         "FILE",
-        "File with the secret that the tracker and its servers were started with.",
+        "File with the secret that the tracker and its servers, or the agent at an address, were "
+        "started with.",
     ],
     "check_weights": Annotated[
         bool,
         "Compare the weights with their checksum when the module is loaded; for several gigabytes "
         "that takes as long as a run.",
+    ],
+    "on": Annotated[
+        str | None,
+        "PLACE",
+        "A device behind an agent: adb (the attached phone), adb:SERIAL, ssh:USER@HOST, local, or "
+        "tcp:HOST:PORT (docs/phones.md).",
     ],
     "device_index": Annotated[
         int,

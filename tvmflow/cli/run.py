@@ -30,12 +30,16 @@ RUN_EXAMPLES = """
       a library that was compiled with --image-input
   tvmflow run net.so --random-seed 0
       random inputs; prints the outputs' shapes and largest values
+  tvmflow run libnet.so --random-seed 0 --on adb
+      a standalone library on an attached phone
 """
 VERIFY_EXAMPLES = """
 [bold]Examples[/bold]
   tvmflow verify net.onnx net.so
       random inputs, the same at every call
   tvmflow verify net.onnx net.so --inputs in.npz --json
+  tvmflow verify net.onnx libnet.so --on adb
+      a standalone library on an attached phone
 
 [bold]Errors[/bold]
   absolute  max |a - b| over an output a and its reference b
@@ -64,6 +68,8 @@ def run_module(
     device_index: int = 0,
     backend: str = "auto",
     check_weights: bool = True,
+    on: str | None = None,
+    secret_file: Path | None = None,
 ) -> None:
     """Run a compiled network once.
 
@@ -74,15 +80,16 @@ def run_module(
         raise typer.BadParameter(
             "give --inputs IN.npz, --picture FILE, or --random-seed N for random inputs."
         )
-    from .. import load
     from ..module.blocked_layout import all_to_logical
     from ..module.files import ZIP, check_writable
     from .arrays import choose_inputs, write_outputs
+    from .places import Place, loaded
     from .shapes import chosen
 
     if outputs is not None:
         check_writable(outputs, ZIP)
-    with load(module, device=device_index, check_weights=check_weights, backend=backend) as network:
+    place = Place(on, secret_file)
+    with loaded(module, place, device_index, check_weights, backend) as network:
         one = chosen(network, of_shape, of_extents) or network
         values = choose_inputs(inputs, random_seed, one, picture)
         given = one.run(values, pad_batch=pad_batch)
@@ -143,6 +150,8 @@ def verify_module(
     device_index: int = 0,
     backend: str = "auto",
     check_weights: bool = True,
+    on: str | None = None,
+    secret_file: Path | None = None,
 ) -> None:
     """Compare a compiled network with ONNX Runtime on the CPU.
 
@@ -150,13 +159,14 @@ def verify_module(
 
     Exits with status 1 when an output differs by more than the tolerance of its dtype.
     """
-    from .. import load
     from ..verify.compare import verify
     from .arrays import choose_inputs
+    from .places import Place, loaded
     from .shapes import chosen
 
     load_operators(ops)
-    with load(module, device=device_index, check_weights=check_weights, backend=backend) as network:
+    place = Place(on, secret_file)
+    with loaded(module, place, device_index, check_weights, backend) as network:
         one = chosen(network, of_shape, of_extents) or network
         report = verify(model, one, choose_inputs(inputs, random_seed, one))
     outputs = [{**vars(output), "passed": output.passed} for output in report.outputs]

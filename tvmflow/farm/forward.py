@@ -1,8 +1,8 @@
 """Forwarding of one session's bytes between TVM and a server that asked for the secret.
 
-TVM's client opens its connections itself and knows no secret.  Therefore
-:meth:`~tvmflow.runtime.secret.Address.connect` opens the connection and proves the secret, and TVM connects to
-a loopback port that is forwarded to it.  That port accepts one connection; a stranger who is
+TVM's client opens its connections itself and knows no secret.  Therefore `Address.connect`
+(:mod:`tvmflow.runtime.secret`) opens the connection and proves the secret, and TVM connects to a
+loopback port that is forwarded to it.  That port accepts one connection; a stranger who is
 faster than TVM has no ticket, so the server refuses it.
 
 A separate process forwards the bytes, because TVM may wait for an answer while it holds

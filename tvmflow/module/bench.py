@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -59,6 +59,25 @@ class Timing(Times):
     warmup: int  #: Number of unmeasured calls before the measured ones.
     #: Share of the processors' time that other programs used meanwhile, from 0 to 1, if known.
     others_share: float | None
+
+
+@runtime_checkable
+class TimesItself(Protocol):
+    """A module on another machine, which measures its calls there."""
+
+    def time_calls(
+        self,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        runs: int | None = None,
+        seconds: float | None = None,
+        warmup: int = 5,
+        seed: int = 0,
+    ) -> Timing:
+        """Measure calls, with parameters as for `bench`."""
+
+    def setting(self) -> Setting:
+        """Return the setting in which the module runs."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +136,10 @@ def bench(
     if isinstance(module, str | os.PathLike):
         with closing(load(module, device=device)) as opened:
             return bench(opened, inputs, runs=runs, seconds=seconds, warmup=warmup, seed=seed)
+    _check_numbers(runs, seconds, warmup)
+    if isinstance(module, TimesItself):
+        timing = module.time_calls(inputs, runs=runs, seconds=seconds, warmup=warmup, seed=seed)
+        return Benchmark(**vars(timing), setting=module.setting())
     timing = benchmark(module, inputs, runs=runs, seconds=seconds, warmup=warmup, seed=seed)
     if (sentence := disturbance(timing.others_share)) is not None:
         logger.warning("%s", sentence)
@@ -137,11 +160,7 @@ def benchmark(
     Raises `InputError` if an input or a number does not fit, and `DeviceError` if there is no
     device.
     """
-    if (runs is not None and runs < 1) or (seconds is not None and seconds <= 0) or warmup < 0:
-        raise InputError(
-            f"Measuring {runs} runs for {seconds} seconds after {warmup} is not possible.",
-            remedy="Give at least one run, more than 0 seconds, and no negative warm-up.",
-        )
+    _check_numbers(runs, seconds, warmup)
     if runs is None and seconds is None:
         runs, seconds = DEFAULT_RUNS, DEFAULT_SECONDS
     given = inputs if inputs is not None else random_inputs(module, seed)
@@ -170,3 +189,11 @@ def benchmark(
         warmup=warmup,
         others_share=watch.others_share(),
     )
+
+
+def _check_numbers(runs: int | None, seconds: float | None, warmup: int) -> None:
+    if (runs is not None and runs < 1) or (seconds is not None and seconds <= 0) or warmup < 0:
+        raise InputError(
+            f"Measuring {runs} runs for {seconds} seconds after {warmup} is not possible.",
+            remedy="Give at least one run, more than 0 seconds, and no negative warm-up.",
+        )

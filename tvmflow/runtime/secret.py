@@ -181,7 +181,7 @@ class Address:
         host = host.removeprefix("[").removesuffix("]")
         if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
             raise FarmError(
-                f"The tracker's address {text!r} was not understood: HOST:PORT was expected.",
+                f"The address {text!r} was not understood: HOST:PORT was expected.",
                 remedy="Give an address such as 192.168.1.10:9190.",
             )
         secret = None if secret_file is None else Secret.read(secret_file)

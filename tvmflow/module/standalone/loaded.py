@@ -86,7 +86,7 @@ class StandaloneModule(Module):
         plan = plans[0]
         sidecar = file.with_name(file.name + SIDECAR_SUFFIX)
         weights = sidecar if sidecar.is_file() else None
-        inputs, outputs = _interfaces(plan, whole[1] if whole else 0)
+        inputs, outputs = tensor_interfaces(plan, whole[1] if whole else 0)
         about = {n: v for n, v in plan.metadata.items() if whole is None or n != "batch"}
         super().__init__(file, identity, about, inputs, outputs, device_index, weights, whole)
         self._plans: list[EncodedPlan] = plans
@@ -156,7 +156,7 @@ class StandaloneModule(Module):
         assert isinstance(running, Instance)
         return running
 
-    def _open(self) -> Instance:
+    def _open(self) -> Running:
         self._require_host(elf.read_library(self.path).architecture)
         check_code(self.path)
         index = self.device_index
@@ -201,7 +201,7 @@ class Instance:
         plan = self._plan = plans[0]
         self._shape = 0
         self._whole: Instance | None = None
-        self._inputs, self._outputs = _interfaces(plan, 0)
+        self._inputs, self._outputs = tensor_interfaces(plan, 0)
         #: Formats of pictures, by the index of the input.
         self._pictures = {
             int(row["input"]): IMAGE_FORMATS[row["format"]] for row in plan[Section.PICTURES]
@@ -218,7 +218,7 @@ class Instance:
         # Keep the object that created the model, which is destroyed with it.
         other._whole = self
         other._shape = number
-        other._inputs, other._outputs = _interfaces(self._plan, number)
+        other._inputs, other._outputs = tensor_interfaces(self._plan, number)
         return other
 
     def run(
@@ -343,7 +343,8 @@ class Instance:
             raise self._library.error(status, self._model, f"{attempt} {self._path}")
 
 
-def _interfaces(plan: EncodedPlan, shape: int) -> Iterator[tuple[TensorInfo, ...]]:
+def tensor_interfaces(plan: EncodedPlan, shape: int) -> Iterator[tuple[TensorInfo, ...]]:
+    """Yield the inputs and the outputs of one of a plan's shapes."""
     return (tensor_infos(interfaces(plan, side, shape)) for side in INTERFACES)
 
 

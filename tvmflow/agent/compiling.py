@@ -1,0 +1,68 @@
+"""Compile options for a device behind an agent, from the facts that it reports."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from ..compiler.options import CompileOptions
+from ..devices.choices import STANDALONE
+from ..devices.device_file import SUFFIX, DeviceFile
+from ..errors import TargetError
+from ..module.files import TEXT, publish, staging
+from ..runtime.caches import user_cache
+from .device import RemoteDevice
+
+
+def options_for(
+    remote: RemoteDevice,
+    *,
+    target: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    device_index: int = 0,
+    **others: object,
+) -> CompileOptions:
+    """Return the options of a standalone library for a device.
+
+    What is left out follows the device: ``opencl`` if it has that, with the limits that its driver
+    reports over the preset of its class, and ``fp16`` storage on GPUs with half precision; on
+    processors of 64 bits with the CPU as fallback.
+
+    Raises `TargetError` for ``cuda``, and `AgentError` if there is no OpenCL device.
+    """
+    if target == "cuda":
+        raise TargetError(
+            f"Compiling for {remote.name} with the target cuda is not possible: its agent runs "
+            "standalone libraries.",
+            remedy="Use `target=opencl`, or llvm.",
+        )
+    host = remote.host
+    if target is None:
+        target = "opencl" if remote.opencl_devices() else "llvm"
+    options: dict[str, object] = {"target": target, "host": remote.connection.host_name}
+    if target == "opencl":
+        info = remote.require_opencl(device_index)
+        is_gpu = info.device_type == "gpu"
+        options["device"] = device or str(_stored(remote.device_file(device_index)))
+        options["dtype"] = dtype or ("fp16" if is_gpu and info.fp16 else "fp32")
+        if not host.is_32_bit:
+            options["fallback"] = "cpu"
+    elif dtype is not None:
+        options["dtype"] = dtype
+    return CompileOptions(format=STANDALONE, **options, **others)  # type: ignore[arg-type]
+
+
+def _stored(described: DeviceFile) -> Path:
+    """Write a device file to the user's cache folder, named after its content's device."""
+    folder = Path(os.environ.get("TVMFLOW_CACHE_DIR") or user_cache()) / "devices"
+    folder.mkdir(parents=True, exist_ok=True)
+    name = "".join(c if c.isalnum() else "-" for c in described.name).strip("-") or "device"
+    path = folder / f"{name}{SUFFIX}"
+    content = json.dumps(described.to_json(), indent=1) + "\n"
+    if not path.is_file() or path.read_text(encoding="utf-8") != content:
+        with staging(path, TEXT) as stage:
+            (stage / "file").write_text(content, encoding="utf-8")
+            publish({stage / "file": path})
+    return path
