@@ -96,6 +96,7 @@ class AdbDaemon:
                 return
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._connections.append(_Connection(connection, self))
+            self._connections[-1].start()
 
 
 class _Connection:
@@ -107,6 +108,9 @@ class _Connection:
         self._lock = threading.Lock()
         self._streams: dict[int, _Stream] = {}
         self._count = 0
+
+    def start(self) -> None:
+        """Answer messages; the daemon knows the connection already."""
         threading.Thread(target=self._serve, daemon=True).start()
 
     def send(self, command: bytes, first: int, second: int, data: bytes = b"") -> None:

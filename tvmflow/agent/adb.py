@@ -81,7 +81,7 @@ class Adb(Transport):
         """Send the agent if it is not there, and start it."""
         agent = self._install()
         # `-T`: without a terminal, which would change bytes.
-        command = f"exec {agent} --folder {FOLDER}"
+        command = shlex.join(["exec", agent, "--folder", FOLDER])
         return ProcessStream([self._adb, "-s", self._serial, "shell", "-T", command])
 
     def host(self) -> Host:
@@ -179,7 +179,7 @@ class Adb(Transport):
             self._call(["push", str(executable), new], "Sending the agent", SEND_S)
             # It gets its name when it has run: otherwise the next start would take it as usable.
             self._shell(
-                f"chmod 755 {new} && {new} --help >/dev/null && mv {new} {agent}",
+                f"chmod 755 {new} && {shlex.join([new, '--help'])} >/dev/null && mv {new} {agent}",
                 "Starting the agent",
             )
         except AgentError:

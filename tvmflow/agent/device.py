@@ -32,7 +32,8 @@ from ..runtime.devices import DeviceInfo
 from ..runtime.json_types import JsonObject
 from .connection import Connection
 from .frames import Code, FieldReader, Fields, Kind
-from .transports import Transport, parse_place
+from .places import parse_place
+from .transports import Transport
 
 #: Time limit of opening a library: a phone's driver compiles a network for minutes.
 OPEN_S = 900.0

@@ -1,12 +1,4 @@
-"""Ways to reach an agent: what the texts of ``--on`` stand for.
-
-=========================  ==========================================================
-``local``                  a process of this machine
-``adb``, ``adb:SERIAL``    an Android phone at this machine, by the user's adb
-``ssh:USER@HOST``          a board with Linux, by the user's ssh
-``tcp:HOST:PORT``          an agent that listens (``agent --listen``)
-=========================  ==========================================================
-"""
+"""Ways to reach an agent: a process of this machine, ssh, TCP."""
 
 from __future__ import annotations
 
@@ -28,7 +20,6 @@ from ..runtime.caches import user_cache
 from ..runtime.secret import Address, BusyError, UnprovenError
 from .executable import agent_build, agent_executable, check_agent_host
 
-PLACES = "local, adb, adb:SERIAL, ssh:USER@HOST or tcp:HOST:PORT"
 #: Time limit of connecting, and of short commands there.
 CONNECT_S = 30.0
 #: Time limit of sending the agent.
@@ -213,7 +204,7 @@ class Ssh(Transport):
         agent = f"{self.FOLDER}/agent-{agent_build()}"
         if not self._run(f"test -x {agent} && echo there || true", "Looking for the agent"):
             self._send(agent_executable(host), agent)
-        return ProcessStream([*self._ssh, f"exec {agent} --folder $HOME/{self.FOLDER}"])
+        return ProcessStream([*self._ssh, "exec", agent, "--folder", f"$HOME/{self.FOLDER}"])
 
     def host(self) -> Host:
         """Return the machine there."""
@@ -286,7 +277,7 @@ class Tcp(Transport):
         except OSError as error:
             raise AgentError(
                 f"The agent at {self._address} cannot be reached: {error.strerror or error}.",
-                remedy="Start it there: agent --folder FOLDER --listen ADDRESS:PORT",
+                remedy="Start it there, as docs/phones.md shows.",
             ) from error
 
     def clean(self) -> str:
@@ -295,25 +286,3 @@ class Tcp(Transport):
             f"Removing the agent's folder of {self.name} is not possible: it was started there.",
             remedy="Remove the folder there.",
         )
-
-
-def parse_place(place: str, secret_file: Path | None = None) -> Transport:
-    """Return the transport that a text of ``--on`` names.
-
-    Raises `AgentError` if it is none, or the program that it needs is missing.
-    """
-    kind, _, rest = place.partition(":")
-    if place == "local":
-        return Local()
-    if kind == "adb" and (rest or place == "adb"):
-        from .adb import Adb
-
-        return Adb(rest or None)
-    if kind == "ssh" and rest and not rest.startswith("-"):
-        return Ssh(rest)
-    if kind == "tcp" and rest:
-        return Tcp(Address.parse(rest, secret_file))
-    raise AgentError(
-        f"The place {place!r} is not known; {PLACES} was expected.",
-        remedy="Give one of these, for example --on adb.",
-    )

@@ -301,9 +301,9 @@ def _measure_there(
     at: str | None,
 ) -> None:
     """Measure a library, or a model that is compiled for the device, there."""
-    from ..agent.compiling import options_for
     from ..agent.module import AgentModule, load_on
     from ..compiler.pipeline import compile
+    from ..compiler.remote import options_for
     from ..module.bench import bench
     from .arrays import choose_inputs
     from .shapes import chosen

@@ -71,7 +71,7 @@ def list_all(
 
 def _list_there(place: Place, *, clean: bool) -> None:
     if clean:
-        from ..agent.transports import parse_place
+        from ..agent.places import parse_place
 
         assert place.on is not None
         transport = parse_place(place.on, place.secret_file)

@@ -606,7 +606,7 @@ _OPTION = re.compile(r"`(\w+)(?:=([^`]+))?`")
 #: Options of commands that are not fields of `CompileOptions`, as spelt in messages.
 _OPTIONS = frozenset({
     "aar", "advertise", "backend", "batches", "bind", "busy", "devices", "dump_ir",
-    "fresh_ceilings", "kernels", "ops", "overwrite", "port", "search", "secret_file", "size",
+    "fresh_ceilings", "kernels", "on", "ops", "overwrite", "port", "search", "secret_file", "size",
     "steps", "suite", "tar", "threads",
 })  # fmt: skip
 

@@ -6,13 +6,13 @@ import json
 import os
 from pathlib import Path
 
-from ..compiler.options import CompileOptions
+from ..agent.device import RemoteDevice
 from ..devices.choices import STANDALONE
 from ..devices.device_file import SUFFIX, DeviceFile
 from ..errors import TargetError
 from ..module.files import TEXT, publish, staging
 from ..runtime.caches import user_cache
-from .device import RemoteDevice
+from .options import CompileOptions
 
 
 def options_for(
