@@ -84,7 +84,7 @@ void agent_json_number(agent_json* json, const char* name, uint64_t value) {
 void agent_json_real(agent_json* json, const char* name, double value) {
   char text[40];
   begin_member(json, name);
-  snprintf(text, sizeof(text), "%.6g", value);
+  snprintf(text, sizeof(text), "%.10g", value);
   add_text(json, text);
 }
 

@@ -1,4 +1,5 @@
 // Programs, memory and launches in the session: what a tuning candidate needs.
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +16,9 @@ enum {
   MAX_QUEUES = 8,
   MAX_SOURCE = 16 << 20,
   MAX_EVENTS = 65536,
-  MAX_SEQUENCES = 64,
-  MAX_ROUNDS = 100000,
+  MAX_ROUNDS = 1000000,
   MAX_VALUE = 128,
   MAX_KERNEL_NAME = 1024,
-  MAX_OPTIONS = 4096,
   TRIED_BYTES = 8192,
   DIMENSIONS = 3,
 };
@@ -48,6 +47,8 @@ typedef struct memory {
 
 typedef struct launch {
   cl_kernel kernel;
+  const char* name;  // in the request, without an end
+  int name_length;
   cl_uint dimensions;
   size_t global[DIMENSIONS];
   size_t local[DIMENSIONS];
@@ -69,7 +70,15 @@ typedef struct launches {
   cl_event* events;
 } launches;
 
-static void fail_driver(agent_call* call, cl_int code, const char* attempt) {
+static void fail_driver(agent_call* call, cl_int code, const char* format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void fail_driver(agent_call* call, cl_int code, const char* format, ...) {
+  char attempt[MAX_KERNEL_NAME + 64];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(attempt, sizeof(attempt), format, arguments);
+  va_end(arguments);
   const char* hint;
   const char* const name = tf_error_name(code, &hint);
   agent_fail(call, AGENT_DEVICE, (uint32_t)code, "", "%s failed with %s (%d)%s%s.", attempt, name,
@@ -89,8 +98,13 @@ static bool open_queue(agent_call* call, queue* q) {
     tf_devices_add(&found, name, tried, sizeof(tried));
   }
   if (q->index >= found.count) {
-    agent_fail(call, AGENT_DEVICE, 0, "Install the device's driver, or name its library.",
-               "There is no OpenCL device %u. Libraries tried:%s", q->index, tried);
+    if (found.count)
+      agent_fail(call, AGENT_ARGUMENT, 0, "Choose one of those.",
+                 "There is no OpenCL device %u, but %u in all:%s", q->index, found.count, tried);
+    else
+      agent_fail(call, AGENT_DEVICE, (uint32_t)CL_DEVICE_NOT_FOUND,
+                 "Install the device's driver, or name its library.",
+                 "There is no OpenCL device. Libraries tried:%s", tried);
     return false;
   }
   q->device = found.all[q->index];
@@ -98,11 +112,19 @@ static bool open_queue(agent_call* call, queue* q) {
   const intptr_t properties[] = {CL_CONTEXT_PLATFORM, (intptr_t)q->device.platform, 0};
   cl_int code;
   q->context = api->clCreateContext(properties, 1, &q->device.id, NULL, NULL, &code);
-  if (code == CL_SUCCESS)
-    q->commands =
-        api->clCreateCommandQueue(q->context, q->device.id, CL_QUEUE_PROFILING_ENABLE, &code);
-  if (code != CL_SUCCESS) fail_driver(call, code, "Creating a context and a queue");
-  return code == CL_SUCCESS;
+  if (code != CL_SUCCESS) {
+    fail_driver(call, code, "Creating a context");
+    return false;
+  }
+  q->commands =
+      api->clCreateCommandQueue(q->context, q->device.id, CL_QUEUE_PROFILING_ENABLE, &code);
+  // A driver that cannot measure kernels can still run them.
+  if (code == CL_INVALID_QUEUE_PROPERTIES || code == CL_INVALID_VALUE)
+    q->commands = api->clCreateCommandQueue(q->context, q->device.id, 0, &code);
+  if (code == CL_SUCCESS) return true;
+  api->clReleaseContext(q->context);
+  fail_driver(call, code, "Creating a queue");
+  return false;
 }
 
 // Returns the queue of the device that the request names; NULL if the call has failed.
@@ -135,6 +157,17 @@ static uint64_t now_ns(void) {
 
 // -- programs -----------------------------------------------------------------------------------
 
+// Adds the compiler's messages, cut to the longest text, between two characters.
+static void put_log(agent_writer* writer, const char* log) {
+  size_t length = log ? strlen(log) : 0;
+  if (length > AGENT_MAX_TEXT) {
+    length = AGENT_MAX_TEXT;
+    while (length && ((unsigned char)log[length] & 0xC0) == 0x80) --length;
+  }
+  agent_put_u32(writer, (uint32_t)length);
+  agent_put_bytes(writer, log, length);
+}
+
 static void build(agent_call* call, queue* on, const char* options, const char* source,
                   size_t bytes) {
   cl_int code;
@@ -148,15 +181,12 @@ static void build(agent_call* call, queue* on, const char* options, const char* 
                "Building a program failed with %s (%d).\n%s", tf_error_name(code, &hint), code,
                log ? log : "");
   }
-  size_t binary_bytes = 0;
-  if (!call->failed) free(tf_program_binary(&on->device, handle, &binary_bytes));
   program* const p = call->failed ? NULL : malloc(sizeof(program));
   if (p) {
     *p = (program){on, handle};
     agent_put_u32(&call->answer, agent_add_object(call, AGENT_PROGRAM, p));
     agent_put_u64(&call->answer, ns);
-    agent_put_u64(&call->answer, binary_bytes);
-    agent_put_text(&call->answer, log ? log : "");
+    put_log(&call->answer, log);
   } else {
     agent_fail(call, AGENT_MEMORY, 0, "", "There is no memory for a program.");
   }
@@ -168,7 +198,7 @@ static void build(agent_call* call, queue* on, const char* options, const char* 
 }
 
 void agent_build(agent_call* call) {
-  char options[MAX_OPTIONS];
+  static char options[AGENT_MAX_TEXT + 1];
   size_t bytes = 0;
   queue* const on = queue_of(call);
   if (!on) return;
@@ -223,13 +253,14 @@ void agent_allocate(agent_call* call) {
     made.bytes = texels <= (SIZE_MAX / 2) / 16 ? (size_t)texels * made.texel_bytes : 0;
   }
   const tf_device* const d = &made.on->device;
-  if (!fits(&made)) {
+  if (is_image > 1 || !fits(&made)) {
     agent_fail(
         call, AGENT_ARGUMENT, 0, "",
-        "Memory of %zu bytes, %ux%ux%u texels of type 0x%x, does not fit the device: at most "
-        "%llu bytes, %zux%zux%zu texels.",
-        made.bytes, size[0], size[1], size[2], type, (unsigned long long)d->largest_allocation,
-        d->largest_image[0], d->largest_image[1], d->largest_image[2]);
+        "Memory of kind %u, %zu bytes, %ux%ux%u texels of type 0x%x, does not fit the device: at "
+        "most %llu bytes, %zux%zux%zu texels.",
+        is_image, made.bytes, size[0], size[1], size[2], type,
+        (unsigned long long)d->largest_allocation, d->largest_image[0], d->largest_image[1],
+        d->largest_image[2]);
     return;
   }
   cl_int code;
@@ -257,15 +288,15 @@ void agent_allocate(agent_call* call) {
 typedef struct part {
   memory* of;
   tf_box box;
-  size_t offset;
-  size_t bytes;
+  uint64_t offset;  // may exceed the addresses of this process until it is checked, as `bytes`
+  uint64_t bytes;
 } part;
 
 static bool read_box(agent_call* call, part* p) {
   p->of = agent_find_object(call, AGENT_MEMORY_OBJECT, agent_get_u32(&call->in));
   for (int i = 0; i < DIMENSIONS; ++i) p->box.origin[i] = agent_get_u32(&call->in);
   for (int i = 0; i < DIMENSIONS; ++i) p->box.size[i] = agent_get_u32(&call->in);
-  p->offset = (size_t)agent_get_u64(&call->in);
+  p->offset = agent_get_u64(&call->in);
   return p->of != NULL;
 }
 
@@ -285,8 +316,8 @@ static bool check_part(agent_call* call, const part* p) {
     good = good && p->offset <= m->bytes && p->bytes <= m->bytes - p->offset;
   }
   if (!good)
-    agent_fail(call, AGENT_ARGUMENT, 0, "", "%zu bytes are no part of memory of %zu bytes.",
-               p->bytes, m->bytes);
+    agent_fail(call, AGENT_ARGUMENT, 0, "", "%llu bytes are no part of memory of %zu bytes.",
+               (unsigned long long)p->bytes, m->bytes);
   return good;
 }
 
@@ -294,8 +325,8 @@ static const tf_box* box_of(const part* p) { return p->of->texel_bytes ? &p->box
 
 static void write_part(agent_call* call, const part* p, const void* data) {
   const queue* const on = p->of->on;
-  const cl_int code =
-      tf_write(&on->device, on->commands, p->of->handle, box_of(p), p->offset, p->bytes, data);
+  const cl_int code = tf_write(&on->device, on->commands, p->of->handle, box_of(p),
+                               (size_t)p->offset, (size_t)p->bytes, data);
   if (code != CL_SUCCESS) fail_driver(call, code, "Writing memory");
 }
 
@@ -305,14 +336,14 @@ void agent_write(agent_call* call) {
   if (!read_box(call, &p)) return;
   const uint8_t* const digest = agent_get_bytes(&call->in, AGENT_DIGEST_BYTES);
   const uint64_t begin = agent_get_u64(&call->in);
-  p.bytes = (size_t)agent_get_u64(&call->in);
+  p.bytes = agent_get_u64(&call->in);
   if (!agent_check_fields(call) || !check_part(call, &p)) return;
   const uint8_t* const data = agent_blob_map(call->store, digest, &bytes);
   if (!data)
     agent_fail(call, AGENT_MISSING, 0, "Send it first.", "The data's blob is not there.");
   else if (begin > bytes || p.bytes > bytes - begin)
-    agent_fail(call, AGENT_ARGUMENT, 0, "", "%zu bytes at %llu are no part of a blob of %zu.",
-               p.bytes, (unsigned long long)begin, bytes);
+    agent_fail(call, AGENT_ARGUMENT, 0, "", "%llu bytes at %llu are no part of a blob of %zu.",
+               (unsigned long long)p.bytes, (unsigned long long)begin, bytes);
   else
     write_part(call, &p, data + begin);
   agent_blob_unmap(data, bytes);
@@ -329,14 +360,21 @@ void agent_fill(agent_call* call) {
                count);
     return;
   }
-  p.bytes = p.of->bytes;
-  memcpy(p.box.size, p.of->size, sizeof(p.box.size));
-  uint8_t* const data = malloc(p.bytes);
-  if (!data) {
-    agent_fail(call, AGENT_MEMORY, 0, "", "There is no memory for %zu bytes.", p.bytes);
+  const size_t bytes = p.of->bytes;
+  if ((p.of->texel_bytes ? p.of->texel_bytes : bytes) % count != 0) {
+    agent_fail(call, AGENT_ARGUMENT, 0, "",
+               "A pattern of %u bytes does not divide memory of %zu bytes, texels of %zu.", count,
+               bytes, p.of->texel_bytes);
     return;
   }
-  for (size_t i = 0; i < p.bytes; ++i) data[i] = pattern[i & (count - 1)];
+  p.bytes = bytes;
+  memcpy(p.box.size, p.of->size, sizeof(p.box.size));
+  uint8_t* const data = malloc(bytes);
+  if (!data) {
+    agent_fail(call, AGENT_MEMORY, 0, "", "There is no memory for %zu bytes.", bytes);
+    return;
+  }
+  for (size_t i = 0; i < bytes; ++i) data[i] = pattern[i & (count - 1)];
   write_part(call, &p, data);
   free(data);
 }
@@ -344,18 +382,19 @@ void agent_fill(agent_call* call) {
 void agent_read(agent_call* call) {
   part p;
   if (!read_box(call, &p)) return;
-  p.bytes = (size_t)agent_get_u64(&call->in);
+  p.bytes = agent_get_u64(&call->in);
   if (!agent_check_fields(call) || !check_part(call, &p)) return;
   const queue* const on = p.of->on;
-  void* const data = malloc(p.bytes);
+  const size_t bytes = (size_t)p.bytes;
+  void* const data = malloc(bytes);
   if (!data) {
-    agent_fail(call, AGENT_MEMORY, 0, "", "There is no memory for %zu bytes.", p.bytes);
+    agent_fail(call, AGENT_MEMORY, 0, "", "There is no memory for %zu bytes.", bytes);
     return;
   }
   const cl_int code =
-      tf_read(&on->device, on->commands, p.of->handle, box_of(&p), p.offset, p.bytes, data);
+      tf_read(&on->device, on->commands, p.of->handle, box_of(&p), (size_t)p.offset, bytes, data);
   if (code == CL_SUCCESS)
-    agent_send_data(call, NULL, NULL, data, p.bytes);
+    agent_send_data(call, NULL, NULL, data, bytes);
   else
     fail_driver(call, code, "Reading memory");
   free(data);
@@ -373,18 +412,21 @@ static void release_program(program* p) {
 
 void agent_free(agent_call* call) {
   const uint32_t count = agent_get_count(&call->in, AGENT_MAX_ITEMS);
-  for (uint32_t i = 0; i < count && !call->in.bad; ++i) {
-    const uint32_t handle = agent_get_u32(&call->in);
-    agent_object kind = AGENT_MODEL;
-    void* const object = call->in.bad ? NULL : agent_take_object(handle, &kind);
-    if (object && kind == AGENT_MEMORY_OBJECT)
-      release_memory(object);
-    else if (object && kind == AGENT_PROGRAM)
-      release_program(object);
-    else if (!call->in.bad)
+  agent_reader handles = call->in;
+  agent_get_bytes(&call->in, count * sizeof(uint32_t));
+  if (!agent_check_fields(call)) return;
+  // Those after one that is missing are released as well.
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t handle = agent_get_u32(&handles);
+    memory* const m = agent_take_object(AGENT_MEMORY_OBJECT, handle);
+    program* const p = m ? NULL : agent_take_object(AGENT_PROGRAM, handle);
+    if (m)
+      release_memory(m);
+    else if (p)
+      release_program(p);
+    else
       agent_fail(call, AGENT_MISSING, 0, "", "Handle %u names no memory and no program.", handle);
   }
-  agent_check_fields(call);
 }
 
 // -- launches -----------------------------------------------------------------------------------
@@ -427,15 +469,18 @@ static void read_argument(agent_call* call, const launches* all, const launch* l
     return;
   }
   const cl_int code = all->on->device.api.clSetKernelArg(l->kernel, number, bytes, value);
-  if (code != CL_SUCCESS) fail_driver(call, code, "Setting an argument");
+  if (code != CL_SUCCESS)
+    fail_driver(call, code, "Setting argument %u of kernel '%.*s'", number, l->name_length,
+                l->name);
 }
 
 static void check_sizes(agent_call* call, const tf_device* d, const launch* l, const char* name) {
   size_t group = 1;
+  bool is_open = true;
+  // Zeros, in all dimensions, leave the size to the driver.
+  for (cl_uint i = 0; i < l->dimensions; ++i) is_open = is_open && l->local[i] == 0;
   for (cl_uint i = 0; i < l->dimensions; ++i) {
     const size_t local = l->local[i];
-    // Zeros, in all dimensions, leave the size to the driver.
-    const bool is_open = local == 0 && l->local[0] == 0;
     if (l->global[i] == 0 ||
         (!is_open && (local == 0 || l->global[i] % local != 0 || local > d->largest_local[i] ||
                       local > d->largest_group / group))) {
@@ -454,7 +499,9 @@ static void read_launch(agent_call* call, launches* all, launch* l) {
   char name[MAX_KERNEL_NAME];
   const program* const p = agent_find_object(call, AGENT_PROGRAM, agent_get_u32(in));
   if (!p) return;
+  l->name = (const char*)in->at + sizeof(uint32_t);
   agent_get_text(in, name, sizeof(name));
+  l->name_length = (int)strlen(name);
   l->dimensions = agent_get_count(in, DIMENSIONS);
   for (int i = 0; i < DIMENSIONS; ++i) l->global[i] = agent_get_u32(in);
   for (int i = 0; i < DIMENSIONS; ++i) l->local[i] = agent_get_u32(in);
@@ -475,7 +522,7 @@ static void read_launch(agent_call* call, launches* all, launch* l) {
   l->kernel = p->on->device.api.clCreateKernel(p->handle, name, &code);
   if (code != CL_SUCCESS) {
     l->kernel = NULL;
-    fail_driver(call, code, "Creating a kernel");
+    fail_driver(call, code, "Creating kernel '%s'", name);
   }
   for (uint32_t i = 0; i < arguments && !call->failed; ++i) read_argument(call, all, l, i);
 }
@@ -483,21 +530,30 @@ static void read_launch(agent_call* call, launches* all, launch* l) {
 static bool read_launches(agent_call* call, launches* all) {
   agent_reader* const in = &call->in;
   uint32_t most = 0;
-  all->count = agent_get_count(in, MAX_SEQUENCES);
+  all->count = agent_get_count(in, AGENT_MAX_ITEMS);
   all->sequences = calloc(all->count + 1, sizeof(sequence));
-  for (uint32_t s = 0; all->sequences && s < all->count && !call->failed && !in->bad; ++s) {
+  if (!all->sequences) agent_fail(call, AGENT_MEMORY, 0, "", "There is no memory for sequences.");
+  for (uint32_t s = 0; s < all->count && !call->failed && !in->bad; ++s) {
     sequence* const one = &all->sequences[s];
     one->count = agent_get_count(in, AGENT_MAX_ITEMS);
     one->launches = calloc(one->count + 1, sizeof(launch));
-    if (!one->launches) break;
+    if (!one->launches) {
+      agent_fail(call, AGENT_MEMORY, 0, "", "There is no memory for launches.");
+      break;
+    }
     if (one->count > most) most = one->count;
     for (uint32_t i = 0; i < one->count && !call->failed && !in->bad; ++i)
       read_launch(call, all, &one->launches[i]);
   }
-  all->warmup = agent_get_count(in, MAX_ROUNDS);
-  all->repeats = agent_get_count(in, MAX_ROUNDS);
-  all->rounds = agent_get_count(in, MAX_ROUNDS);
+  all->warmup = agent_get_u32(in);
+  all->repeats = agent_get_u32(in);
+  all->rounds = agent_get_u32(in);
   if (call->failed || !agent_check_fields(call)) return false;
+  if (all->warmup > MAX_ROUNDS || all->rounds > MAX_ROUNDS) {
+    agent_fail(call, AGENT_ARGUMENT, 0, "", "%u warm-up runs and %u rounds, expected at most %d.",
+               all->warmup, all->rounds, MAX_ROUNDS);
+    return false;
+  }
   if (!all->on || all->repeats == 0 || (uint64_t)most * all->repeats > MAX_EVENTS) {
     agent_fail(call, AGENT_ARGUMENT, 0, "",
                "%u launches in a row %u times are outside the limits: 1 to %d in all.", most,
@@ -509,21 +565,25 @@ static bool read_launches(agent_call* call, launches* all) {
   return !call->failed;
 }
 
-// Enqueues a sequence `times` times and waits; `events` may be NULL.
-static cl_int run_sequence(const launches* all, const sequence* one, uint32_t times,
-                           cl_event* events) {
+// Enqueues a sequence `times` times and waits; `events` may be NULL.  Returns false if the call has
+// failed.
+static bool run_sequence(agent_call* call, const launches* all, const sequence* one, uint32_t times,
+                         cl_event* events) {
   const tf_opencl* const api = &all->on->device.api;
-  cl_int code = CL_SUCCESS;
-  for (uint32_t t = 0; t < times && code == CL_SUCCESS; ++t) {
-    for (uint32_t i = 0; i < one->count && code == CL_SUCCESS; ++i) {
+  for (uint32_t t = 0; t < times && !agent_is_cancelled(call); ++t) {
+    for (uint32_t i = 0; i < one->count && !call->failed; ++i) {
       const launch* const l = &one->launches[i];
-      code = api->clEnqueueNDRangeKernel(all->on->commands, l->kernel, l->dimensions, NULL,
-                                         l->global, l->local[0] ? l->local : NULL, 0, NULL,
-                                         events ? events++ : NULL);
+      const cl_int code = api->clEnqueueNDRangeKernel(
+          all->on->commands, l->kernel, l->dimensions, NULL, l->global,
+          l->local[0] ? l->local : NULL, 0, NULL, events ? events++ : NULL);
+      if (code != CL_SUCCESS)
+        fail_driver(call, code, "Launching kernel '%.*s'", l->name_length, l->name);
     }
+    if (call->failed) break;
   }
-  const cl_int ended = api->clFinish(all->on->commands);
-  return code != CL_SUCCESS ? code : ended;
+  const cl_int code = api->clFinish(all->on->commands);
+  if (code != CL_SUCCESS) fail_driver(call, code, "Running kernels");
+  return !call->failed;
 }
 
 // Measures a sequence, and adds its three times to the answer.
@@ -532,26 +592,26 @@ static bool measure(agent_call* call, const launches* all, const sequence* one) 
   const size_t count = (size_t)one->count * all->repeats;
   memset(all->events, 0, count * sizeof(cl_event));
   const uint64_t began = now_ns();
-  const cl_int code = run_sequence(all, one, all->repeats, all->events);
+  bool known = run_sequence(call, all, one, all->repeats, all->events);
   const uint64_t wall_ns = now_ns() - began;
   cl_ulong first = 0;
   cl_ulong last = 0;
   uint64_t kernels_ns = 0;
-  bool known = code == CL_SUCCESS;
   for (size_t i = 0; i < count; ++i) {
     cl_ulong begin = 0;
     cl_ulong end = 0;
     if (!all->events[i]) continue;
-    known = known && tf_event_times(d, all->events[i], &begin, &end) == CL_SUCCESS;
+    const cl_int code = known ? tf_event_times(d, all->events[i], &begin, &end) : CL_SUCCESS;
+    // Some devices' events carry no times.
+    if (code != CL_SUCCESS && code != CL_PROFILING_INFO_NOT_AVAILABLE)
+      fail_driver(call, code, "Reading kernels' times");
+    known = known && code == CL_SUCCESS && begin <= end;
     kernels_ns += end - begin;
     if (i == 0) first = begin;
     last = end;
     d->api.clReleaseEvent(all->events[i]);
   }
-  if (code != CL_SUCCESS) {
-    fail_driver(call, code, "Running kernels");
-    return false;
-  }
+  if (call->failed) return false;
   agent_put_u64(&call->answer, known ? kernels_ns : 0);
   agent_put_u64(&call->answer, known ? last - first : 0);
   agent_put_u64(&call->answer, wall_ns);
@@ -561,18 +621,12 @@ static bool measure(agent_call* call, const launches* all, const sequence* one) 
 static void run_launches(agent_call* call, const launches* all) {
   const uint32_t unmeasured = all->rounds ? all->warmup : 1;
   for (uint32_t i = 0; i < unmeasured; ++i) {
-    for (uint32_t s = 0; s < all->count; ++s) {
-      const cl_int code = run_sequence(all, &all->sequences[s], 1, NULL);
-      if (code != CL_SUCCESS) {
-        fail_driver(call, code, "Running kernels");
-        return;
-      }
-    }
-    if (agent_is_cancelled(call)) return;
+    for (uint32_t s = 0; s < all->count; ++s)
+      if (!run_sequence(call, all, &all->sequences[s], 1, NULL)) return;
   }
   for (uint32_t round = 0; round < all->rounds; ++round) {
     for (uint32_t s = 0; s < all->count; ++s)
-      if (agent_is_cancelled(call) || !measure(call, all, &all->sequences[s])) return;
+      if (!measure(call, all, &all->sequences[s])) return;
     if (call->answer.used >= AGENT_PART_BYTES && !agent_send_part(call)) return;
   }
   if (call->answer.used) agent_send_part(call);

@@ -1,6 +1,7 @@
 // Standalone libraries in the session: opened from blobs, run and timed.
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,8 @@
 #include "../core/binaries.h"
 #include "session.h"
 
-enum { MAX_NAME = 200, MAX_RUNS = 1000000, REPORT_NS = 250000000, LEAST_SAMPLES = 6 };
+enum { MAX_NAME = 200, MAX_FILE_NAME = 255, MAX_RUNS = 1000000 };
+enum { REPORT_NS = 250000000, LEAST_SAMPLES = 6 };
 enum { CACHE_NONE = 0, CACHE_SHARED = 1, CACHE_NEW = 2 };
 enum { WITH_COPIES = 1 };
 enum { SURE = 0, TIME_UP = 1, RUNS_DONE = 2 };
@@ -21,6 +23,7 @@ static const uint64_t max_output_bytes = 1u << 30;
 
 // Data of an input or an output, as the host gave or wants it.
 typedef struct tensor {
+  uint32_t index;
   tvmflow_dtype dtype;
   void* data;
   size_t bytes;
@@ -31,9 +34,10 @@ typedef struct model {
   tvmflow_model* handle;
   uint32_t flags;
   bool has_new_cache;
-  char folder[AGENT_MAX_PATH - 208];  // with links to the library and its sidecars
-  tensor* inputs;
-  tensor* outputs;
+  char folder[AGENT_MAX_PATH - 208];  // with the library and its sidecars
+  uint32_t shape;                     // of the tensors
+  tensor* inputs;                     // by their index; NULL: none were given
+  tensor* outputs;                    // in the order of the last RUN
   uint32_t input_count;
   uint32_t output_count;
 } model;
@@ -62,7 +66,7 @@ static void release(model* m) {
   end_model(m);
   release_tensors(&m->inputs, &m->input_count);
   release_tensors(&m->outputs, &m->output_count);
-  agent_remove_folder(m->folder);
+  if (*m->folder) agent_remove_folder(m->folder);
   free(m);
 }
 
@@ -79,8 +83,61 @@ static bool is_name(const char* text) {
   return strlen(text) <= MAX_NAME && text[strspn(text, allowed)] == 0;
 }
 
-// Links the blobs into a new folder.  Returns false if the call has failed.
-static bool link_files(agent_call* call, model* m, const char* name) {
+// Copies a blob to a new file.  Returns 0 or an errno.
+static int copy_blob(const agent_store* store, const uint8_t* digest, const char* path) {
+  size_t bytes;
+  const uint8_t* const data = agent_blob_map(store, digest, &bytes);
+  if (!data) return ENOMEM;
+  const int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0700);
+  int code = file < 0 ? errno : 0;
+  for (size_t done = 0; !code && done < bytes;) {
+    const ssize_t put = write(file, data + done, bytes - done);
+    if (put > 0)
+      done += (size_t)put;
+    else if (put == 0 || errno != EINTR)
+      code = put == 0 ? ENOSPC : errno;
+  }
+  if (file >= 0 && close(file) && !code) code = errno;
+  agent_blob_unmap(data, bytes);
+  return code;
+}
+
+// Places a blob in the model's folder.  Returns false if the call has failed.
+static bool place_file(agent_call* call, const model* m, const char* name, const char* suffix,
+                       const uint8_t* digest, bool is_copied) {
+  char blob[AGENT_MAX_PATH];
+  char path[AGENT_MAX_PATH];
+  struct stat info;
+  if (!is_name(suffix) || strlen(name) + strlen(suffix) > MAX_FILE_NAME) {
+    agent_fail(call, AGENT_ARGUMENT, 0, "",
+               "A suffix is too long, or has other characters than letters, digits and ._+-.");
+    return false;
+  }
+  agent_blob_path(call->store, digest, blob);
+  if (stat(blob, &info)) {
+    agent_fail(call, AGENT_MISSING, 0, "Send it first.", "The blob of %s%s is not there.", name,
+               suffix);
+    return false;
+  }
+  int code = ENAMETOOLONG;
+  if (snprintf(path, sizeof(path), "%s/%s%s", m->folder, name, suffix) < (int)sizeof(path)) {
+    if (is_copied)
+      code = copy_blob(call->store, digest, path);
+    else
+      code = symlink(blob, path) ? errno : 0;
+  }
+  // Two files have the same suffix.
+  if (code == EEXIST)
+    agent_fail(call, AGENT_ARGUMENT, 0, "", "%s%s is given twice.", name, suffix);
+  else if (code)
+    agent_fail(call, code == ENOMEM ? AGENT_MEMORY : AGENT_STORE, (uint32_t)code, "",
+               "Creating %s failed: %s.", path, strerror(code));
+  return !code;
+}
+
+// Places the blobs in a new folder.  Returns false if the call has failed.
+static bool place_files(agent_call* call, model* m, const char* name) {
+  static char suffix[AGENT_MAX_TEXT + 1];
   static unsigned models;
   agent_reader* const in = &call->in;
   const uint32_t count = agent_get_count(in, AGENT_MAX_ITEMS);
@@ -93,49 +150,44 @@ static bool link_files(agent_call* call, model* m, const char* name) {
     return false;
   }
   for (uint32_t i = 0; i < count; ++i) {
-    char suffix[MAX_NAME + 2];
-    char blob[AGENT_MAX_PATH];
-    char path[AGENT_MAX_PATH];
-    struct stat info;
     agent_get_text(in, suffix, sizeof(suffix));
     const uint8_t* const digest = agent_get_bytes(in, AGENT_DIGEST_BYTES);
     if (!digest) break;
     has_library = has_library || !*suffix;
-    agent_blob_path(call->store, digest, blob);
-    if (!is_name(suffix)) {
-      agent_fail(call, AGENT_ARGUMENT, 0, "", "%s cannot be the end of a file's name.", suffix);
-      return false;
-    }
-    if (stat(blob, &info)) {
-      agent_fail(call, AGENT_MISSING, 0, "Send it first.", "The blob of %s%s is not there.", name,
-                 suffix);
-      return false;
-    }
-    const int length = snprintf(path, sizeof(path), "%s/%s%s", m->folder, name, suffix);
-    if (length >= (int)sizeof(path) || symlink(blob, path)) {
-      agent_fail(call, AGENT_STORE, (uint32_t)errno, "", "Linking %s failed: %s.", path,
-                 strerror(errno));
-      return false;
-    }
+    // Android's `dladdr` follows links, and the library looks for its sidecars next to the path
+    // that it returns: a link would have it look among the blobs.
+    if (!place_file(call, m, name, suffix, digest, !*suffix && count > 1)) return false;
   }
   if (!in->bad && !has_library)
     agent_fail(call, AGENT_ARGUMENT, 0, "", "None of the files is the library itself.");
   return !call->failed;
 }
 
+// Writes the path of the folder for a new cache, whose name no file of the library can have.
+static void new_cache_path(const model* m, char path[AGENT_MAX_PATH]) {
+  snprintf(path, AGENT_MAX_PATH, "%s/.cache", m->folder);
+}
+
 static void open_model(agent_call* call, model* m) {
   agent_reader* const in = &call->in;
+  static char given[AGENT_MAX_TEXT + 1];
   char name[MAX_NAME + 1];
   char opencl[AGENT_MAX_PATH];
   char path[AGENT_MAX_PATH];
   char cache[AGENT_MAX_PATH];
-  agent_get_text(in, name, sizeof(name));
-  if (!is_name(name) || !*name || *name == '.') {
-    agent_fail(call, AGENT_ARGUMENT, 0, "Rename the file.", "'%s' cannot be a library's name.",
-               name);
+  agent_get_text(in, given, sizeof(given));
+  if (in->bad) {
+    agent_check_fields(call);
     return;
   }
-  if (!link_files(call, m, name)) return;
+  if (!is_name(given) || !*given || *given == '.') {
+    agent_fail(call, AGENT_ARGUMENT, 0, "Rename the file.",
+               "A library's name has 1 to %d letters, digits and ._+-, and begins with no dot.",
+               MAX_NAME);
+    return;
+  }
+  strcpy(name, given);
+  if (!place_files(call, m, name)) return;
   tvmflow_options options = {.struct_size = sizeof(options)};
   options.backend = agent_get_u32(in);
   options.device_index = agent_get_u32(in);
@@ -150,7 +202,10 @@ static void open_model(agent_call* call, model* m) {
     return;
   }
   m->has_new_cache = cached == CACHE_NEW;
-  snprintf(cache, sizeof(cache), "%s/cache", m->has_new_cache ? m->folder : call->store->folder);
+  if (m->has_new_cache)
+    new_cache_path(m, cache);
+  else
+    snprintf(cache, sizeof(cache), "%s/cache", call->store->folder);
   if (*opencl) options.opencl_library = opencl;
   if (cached != CACHE_NONE) options.cache_folder = cache;
   snprintf(path, sizeof(path), "%s/%s", m->folder, name);
@@ -166,6 +221,7 @@ static void open_model(agent_call* call, model* m) {
     fail_library(call, m, status);
     return;
   }
+  m->shape = m->library.shape(m->handle);
   const uint32_t handle = agent_add_object(call, AGENT_MODEL, m);
   agent_put_u32(&call->answer, handle);
   agent_put_u64(&call->answer, ns);
@@ -197,10 +253,9 @@ static model* only_model(agent_call* call, uint32_t* handle) {
 
 void agent_close(agent_call* call) {
   uint32_t handle;
-  agent_object kind;
   model* const m = only_model(call, &handle);
   if (!m) return;
-  agent_take_object(handle, &kind);
+  agent_take_object(AGENT_MODEL, handle);
   release(m);
 }
 
@@ -209,51 +264,70 @@ static bool succeeded(agent_call* call, const model* m, tvmflow_status status) {
   return !status;
 }
 
-static bool choose_shape(agent_call* call, const model* m, uint32_t shape) {
-  return m->library.shape(m->handle) == shape ||
-         succeeded(call, m, m->library.choose_shape(m->handle, shape));
-}
-
-// Returns memory for `count` tensors more, at their numbers; false if the call has failed.
-static bool reserve(agent_call* call, tensor** all, uint32_t* count, uint32_t wanted) {
-  tensor* const more = wanted > *count ? realloc(*all, wanted * sizeof(tensor)) : *all;
-  if (wanted > *count && more) {
-    memset(more + *count, 0, (wanted - *count) * sizeof(tensor));
-    *all = more;
-    *count = wanted;
+// Chooses the shape for the calls that follow; tensors of another one are forgotten.
+static bool choose_shape(agent_call* call, model* m, uint32_t shape) {
+  if (m->library.shape(m->handle) != shape &&
+      !succeeded(call, m, m->library.choose_shape(m->handle, shape)))
+    return false;
+  if (m->shape != shape) {
+    release_tensors(&m->inputs, &m->input_count);
+    release_tensors(&m->outputs, &m->output_count);
   }
-  if (wanted > *count) agent_fail(call, AGENT_MEMORY, 0, "", "There is no memory for tensors.");
-  return wanted <= *count;
+  m->shape = shape;
+  return true;
 }
 
-// Takes the inputs of RUN from the request, and keeps a copy for later calls.
+// Makes a list of tensors without data in place of another one; false if the call has failed.
+static bool renew(agent_call* call, tensor** all, uint32_t* count, uint32_t wanted) {
+  release_tensors(all, count);
+  *all = calloc(wanted + 1, sizeof(tensor));
+  if (*all)
+    *count = wanted;
+  else
+    agent_fail(call, AGENT_MEMORY, 0, "", "There is no memory for %u tensors.", wanted);
+  return *all != NULL;
+}
+
+static bool has_inputs(agent_call* call, model* m) {
+  return m->inputs || renew(call, &m->inputs, &m->input_count, m->library.input_count(m->handle));
+}
+
+// Copies an input's data for this and later calls.
+static bool keep_input(agent_call* call, tensor* t, uint32_t index, uint32_t dtype,
+                       const uint8_t* digest) {
+  size_t bytes = 0;
+  const void* const data = agent_blob_map(call->store, digest, &bytes);
+  void* const copy = data ? malloc(bytes + 1) : NULL;
+  if (copy) memcpy(copy, data, bytes);
+  agent_blob_unmap(data, bytes);
+  if (!data)
+    agent_fail(call, AGENT_MISSING, 0, "Send it first.", "The data of input %u is not there.",
+               index);
+  else if (!copy)
+    agent_fail(call, AGENT_MEMORY, 0, "", "There is no memory for the %zu bytes of input %u.",
+               bytes, index);
+  if (!copy) return false;
+  free(t->data);
+  *t = (tensor){index, (tvmflow_dtype)dtype, copy, bytes};
+  return true;
+}
+
+// Takes the inputs of RUN from the request.
 static bool read_inputs(agent_call* call, model* m) {
   agent_reader* const in = &call->in;
-  const uint32_t expected = m->library.input_count(m->handle);
   const uint32_t given = agent_get_count(in, AGENT_MAX_ITEMS);
-  if (given && !reserve(call, &m->inputs, &m->input_count, expected)) return false;
+  if (!has_inputs(call, m)) return false;
   for (uint32_t i = 0; i < given; ++i) {
     const uint32_t index = agent_get_u32(in);
     const uint32_t dtype = agent_get_u32(in);
     const uint8_t* const digest = agent_get_bytes(in, AGENT_DIGEST_BYTES);
-    size_t bytes;
     if (!digest) break;
-    if (index >= expected) {
+    if (index >= m->input_count) {
       agent_fail(call, AGENT_ARGUMENT, 0, "", "There is no input %u: the network has %u.", index,
-                 expected);
+                 m->input_count);
       return false;
     }
-    const void* const data = agent_blob_map(call->store, digest, &bytes);
-    void* const copy = data ? malloc(bytes + 1) : NULL;
-    if (copy) memcpy(copy, data, bytes);
-    agent_blob_unmap(data, bytes);
-    if (!copy) {
-      agent_fail(call, data ? AGENT_MEMORY : AGENT_MISSING, 0, "Send it first.",
-                 "The data of input %u cannot be read.", index);
-      return false;
-    }
-    free(m->inputs[index].data);
-    m->inputs[index] = (tensor){(tvmflow_dtype)dtype, copy, bytes};
+    if (!keep_input(call, &m->inputs[index], index, dtype, digest)) return false;
   }
   return true;
 }
@@ -261,77 +335,118 @@ static bool read_inputs(agent_call* call, model* m) {
 static bool set_inputs(agent_call* call, const model* m) {
   for (uint32_t i = 0; i < m->input_count; ++i) {
     const tensor* const t = &m->inputs[i];
-    if (t->data &&
-        !succeeded(call, m, m->library.set_input(m->handle, i, t->dtype, t->data, t->bytes)))
+    if (!succeeded(call, m, m->library.set_input(m->handle, i, t->dtype, t->data, t->bytes)))
       return false;
   }
   return true;
 }
 
-// Reserves memory for an output.
-static bool want_output(agent_call* call, model* m, uint32_t index, uint32_t dtype,
+// Sets all inputs: those that were never given to zeros, because the library's memory may hold
+// anything, or the self-test's inputs.
+static bool prepare_inputs(agent_call* call, model* m) {
+  if (!has_inputs(call, m)) return false;
+  for (uint32_t i = 0; i < m->input_count; ++i) {
+    tvmflow_tensor info;
+    if (m->inputs[i].data) continue;
+    if (!succeeded(call, m, m->library.input(m->handle, i, &info))) return false;
+    void* const zeros = calloc(1, info.bytes + 1);
+    if (!zeros) {
+      agent_fail(call, AGENT_MEMORY, 0, "", "There is no memory for the %zu bytes of input %u.",
+                 info.bytes, i);
+      return false;
+    }
+    m->inputs[i] = (tensor){i, info.dtype, zeros, info.bytes};
+  }
+  return set_inputs(call, m);
+}
+
+// Allocates memory for an output.
+static bool want_output(agent_call* call, tensor* t, uint32_t index, uint32_t dtype,
                         uint64_t bytes) {
-  const uint32_t count = m->library.output_count(m->handle);
-  if (index >= count || bytes > max_output_bytes) {
-    agent_fail(call, AGENT_ARGUMENT, 0, "",
-               "Output %u with %llu bytes is outside the limits: %u outputs, 1 GiB.", index,
-               (unsigned long long)bytes, count);
-    return false;
-  }
-  if (!reserve(call, &m->outputs, &m->output_count, count)) return false;
-  tensor* const t = &m->outputs[index];
-  void* const data = realloc(t->data, (size_t)bytes + 1);
+  void* const data = malloc((size_t)bytes + 1);
   if (!data) {
-    agent_fail(call, AGENT_MEMORY, 0, "", "There is no memory for output %u.", index);
+    agent_fail(call, AGENT_MEMORY, 0, "", "There is no memory for the %llu bytes of output %u.",
+               (unsigned long long)bytes, index);
     return false;
   }
-  *t = (tensor){(tvmflow_dtype)dtype, data, (size_t)bytes};
+  *t = (tensor){index, (tvmflow_dtype)dtype, data, (size_t)bytes};
   return true;
+}
+
+// Takes the wanted outputs of RUN from the request.
+static bool read_outputs(agent_call* call, model* m) {
+  agent_reader* const in = &call->in;
+  const uint32_t there = m->library.output_count(m->handle);
+  if (!renew(call, &m->outputs, &m->output_count, agent_get_count(in, AGENT_MAX_ITEMS)))
+    return false;
+  for (uint32_t i = 0; i < m->output_count; ++i) {
+    const uint32_t index = agent_get_u32(in);
+    const uint32_t dtype = agent_get_u32(in);
+    const uint64_t bytes = agent_get_u64(in);
+    if (in->bad) break;
+    if (index >= there || bytes > max_output_bytes) {
+      agent_fail(call, AGENT_ARGUMENT, 0, "",
+                 "Output %u with %llu bytes is outside the limits: %u outputs, 1 GiB.", index,
+                 (unsigned long long)bytes, there);
+      return false;
+    }
+    if (!want_output(call, &m->outputs[i], index, dtype, bytes)) return false;
+  }
+  return agent_check_fields(call);
+}
+
+// Wants all outputs in their own dtype.
+static bool want_all(agent_call* call, model* m) {
+  if (!renew(call, &m->outputs, &m->output_count, m->library.output_count(m->handle))) return false;
+  for (uint32_t i = 0; i < m->output_count; ++i) {
+    tvmflow_tensor info;
+    if (!succeeded(call, m, m->library.output(m->handle, i, &info)) ||
+        !want_output(call, &m->outputs[i], i, info.dtype, info.bytes))
+      return false;
+  }
+  return true;
+}
+
+static bool get_output(agent_call* call, const model* m, const tensor* t) {
+  return succeeded(call, m,
+                   m->library.get_output(m->handle, t->index, t->dtype, t->data, t->bytes));
 }
 
 static void put_position(agent_writer* writer, const void* position) {
   agent_put_u32(writer, *(const uint32_t*)position);
 }
 
-void agent_run(agent_call* call) {
-  agent_reader* const in = &call->in;
-  uint32_t handle;
-  model* const m = model_of(call, &handle);
-  if (!m) return;
-  const uint32_t shape = agent_get_u32(in);
-  if (in->bad || !choose_shape(call, m, shape) || !read_inputs(call, m)) {
+static void run(agent_call* call, model* m) {
+  const uint32_t shape = agent_get_u32(&call->in);
+  if (call->in.bad) {
     agent_check_fields(call);
     return;
   }
-  const uint32_t count = agent_get_count(in, AGENT_MAX_ITEMS);
-  uint32_t* const wanted = malloc((count + 1) * sizeof(uint32_t));
-  if (!wanted) {
-    agent_fail(call, AGENT_MEMORY, 0, "", "There is no memory for the request.");
+  if (!choose_shape(call, m, shape) || !read_inputs(call, m) || !read_outputs(call, m) ||
+      !prepare_inputs(call, m))
     return;
+  const uint64_t began = now_ns();
+  if (!succeeded(call, m, m->library.run(m->handle))) return;
+  const uint64_t ns = now_ns() - began;
+  for (uint32_t i = 0; i < m->output_count; ++i) {
+    const tensor* const t = &m->outputs[i];
+    if (agent_is_cancelled(call) || !get_output(call, m, t) ||
+        !agent_send_data(call, put_position, &i, t->data, t->bytes))
+      return;
   }
-  for (uint32_t i = 0; i < count && !call->failed; ++i) {
-    wanted[i] = agent_get_u32(in);
-    const uint32_t dtype = agent_get_u32(in);
-    const uint64_t bytes = agent_get_u64(in);
-    if (in->bad || !want_output(call, m, wanted[i], dtype, bytes)) break;
-  }
-  uint64_t ns = 0;
-  if (!call->failed && agent_check_fields(call) && set_inputs(call, m)) {
-    const uint64_t began = now_ns();
-    if (succeeded(call, m, m->library.run(m->handle))) ns = now_ns() - began;
-  }
-  for (uint32_t i = 0; i < count && !call->failed; ++i) {
-    const tensor* const t = &m->outputs[wanted[i]];
-    if (succeeded(call, m,
-                  m->library.get_output(m->handle, wanted[i], t->dtype, t->data, t->bytes)))
-      agent_send_data(call, put_position, &i, t->data, t->bytes);
-  }
-  free(wanted);
   agent_put_u64(&call->answer, ns);
 }
 
-// -- times
-// ------------------------------------------------------------------------------------------
+void agent_run(agent_call* call) {
+  uint32_t handle;
+  model* const m = model_of(call, &handle);
+  if (!m) return;
+  run(call, m);
+  // TIME would use outputs that the library has refused.
+  if (call->failed) release_tensors(&m->outputs, &m->output_count);
+}
+
+// -- times --------------------------------------------------------------------------------------
 
 // Times of runs, sorted, to find the interval that contains the median.
 typedef struct samples {
@@ -378,25 +493,17 @@ static bool run_once(agent_call* call, const model* m, bool copies, uint64_t* ns
   const uint64_t began = now_ns();
   if (copies && !set_inputs(call, m)) return false;
   if (!succeeded(call, m, m->library.run(m->handle))) return false;
-  for (uint32_t i = 0; copies && i < m->output_count; ++i) {
-    const tensor* const t = &m->outputs[i];
-    if (t->data &&
-        !succeeded(call, m, m->library.get_output(m->handle, i, t->dtype, t->data, t->bytes)))
-      return false;
-  }
+  for (uint32_t i = 0; copies && i < m->output_count; ++i)
+    if (!get_output(call, m, &m->outputs[i])) return false;
   *ns = now_ns() - began;
   return true;
 }
 
-// Wants all outputs in their own dtype, if RUN has not said which.
-static bool want_all(agent_call* call, model* m) {
-  const uint32_t count = m->library.output_count(m->handle);
-  for (uint32_t i = 0; i < count && !call->failed; ++i) {
-    tvmflow_tensor info;
-    if (succeeded(call, m, m->library.output(m->handle, i, &info)))
-      want_output(call, m, i, info.dtype, info.bytes);
-  }
-  return !call->failed;
+// Returns whether a number of runs is within the limit; fails the call if not.
+static bool check_runs(agent_call* call, uint32_t runs) {
+  if (runs > MAX_RUNS)
+    agent_fail(call, AGENT_ARGUMENT, 0, "", "%u runs are more than the limit, %d.", runs, MAX_RUNS);
+  return runs <= MAX_RUNS;
 }
 
 void agent_time(agent_call* call) {
@@ -406,14 +513,15 @@ void agent_time(agent_call* call) {
   if (!m) return;
   const uint32_t shape = agent_get_u32(in);
   const uint32_t flags = agent_get_u32(in);
-  const uint32_t warmup = agent_get_count(in, MAX_RUNS);
-  const uint32_t most = agent_get_count(in, MAX_RUNS);
+  const uint32_t warmup = agent_get_u32(in);
+  const uint32_t most = agent_get_u32(in);
   const uint64_t most_ns = agent_get_u64(in);
   const double share = agent_get_f64(in);
   const bool copies = flags & WITH_COPIES;
-  if (!agent_check_fields(call) || !choose_shape(call, m, shape)) return;
-  if (!m->outputs && copies && !want_all(call, m)) return;
-  if (!set_inputs(call, m)) return;
+  if (!agent_check_fields(call) || !check_runs(call, warmup) || !check_runs(call, most) ||
+      !choose_shape(call, m, shape) || !prepare_inputs(call, m))
+    return;
+  if (copies && !m->output_count && !want_all(call, m)) return;
   uint64_t ns;
   for (uint32_t i = 0; i < warmup; ++i)
     if (agent_is_cancelled(call) || !run_once(call, m, copies, &ns)) return;
@@ -447,13 +555,14 @@ void agent_profile(agent_call* call) {
   model* const m = model_of(call, &handle);
   if (!m) return;
   const uint32_t shape = agent_get_u32(&call->in);
-  const uint32_t runs = agent_get_count(&call->in, MAX_RUNS);
-  if (!agent_check_fields(call) || !choose_shape(call, m, shape) || !set_inputs(call, m)) return;
+  const uint32_t runs = agent_get_u32(&call->in);
+  if (!agent_check_fields(call) || !check_runs(call, runs)) return;
   if (!(m->flags & TVMFLOW_PROFILE)) {
     agent_fail(call, AGENT_ARGUMENT, 0, "Open it with this flag.",
                "The model was opened without the flag for profiles.");
     return;
   }
+  if (!choose_shape(call, m, shape) || !prepare_inputs(call, m)) return;
   for (uint32_t run = 0; run < runs && !agent_is_cancelled(call); ++run) {
     const tvmflow_kernel* kernels;
     uint32_t count;
@@ -483,8 +592,7 @@ void agent_describe(agent_call* call) {
   if (m) agent_put_text(&call->answer, m->library.describe(m->handle));
 }
 
-// -- binaries
-// -----------------------------------------------------------------------------------------
+// -- binaries -----------------------------------------------------------------------------------
 
 // A file on its way to the host.
 typedef struct sent_file {
@@ -500,16 +608,19 @@ static void put_file(agent_writer* writer, const void* context) {
 
 static bool send_file(agent_call* call, const char* path, const char* name) {
   const char* wrong;
-  size_t bytes;
+  size_t bytes = 0;
   const int file = tf_open_file(path, &bytes, &wrong);
   uint8_t* const data = file < 0 ? NULL : malloc(bytes + 1);
   const ssize_t got = data ? pread(file, data, bytes, 0) : -1;
   const sent_file sent = {name, bytes};
   if (file >= 0) close(file);
-  if (got == (ssize_t)bytes)
+  if (data && got == (ssize_t)bytes)
     agent_send_data(call, put_file, &sent, data, bytes);
+  else if (file >= 0 && !data)
+    agent_fail(call, AGENT_MEMORY, 0, "", "There is no memory for the %zu bytes of %s.", bytes,
+               path);
   else
-    agent_fail(call, AGENT_STORE, 0, "", "Reading %s failed.", path);
+    agent_fail(call, AGENT_STORE, EIO, "", "Reading %s failed.", path);
   free(data);
   return !call->failed;
 }
@@ -537,7 +648,6 @@ static uint32_t send_folder(agent_call* call, const char* path) {
 
 void agent_binaries(agent_call* call) {
   uint32_t handle;
-  agent_object kind;
   char path[AGENT_MAX_PATH];
   model* const m = only_model(call, &handle);
   if (!m) return;
@@ -545,9 +655,9 @@ void agent_binaries(agent_call* call) {
     agent_fail(call, AGENT_ARGUMENT, 0, "", "The model was opened without a new cache.");
     return;
   }
-  agent_take_object(handle, &kind);
+  agent_take_object(AGENT_MODEL, handle);
   end_model(m);
-  snprintf(path, sizeof(path), "%s/cache", m->folder);
+  new_cache_path(m, path);
   const uint32_t count = send_folder(call, path);
   release(m);
   agent_put_u32(&call->answer, count);

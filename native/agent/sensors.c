@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "json.h"
 #include "session.h"
@@ -56,13 +57,15 @@ static void add_throttling(agent_json* json, const char* thermal) {
 static void add_cpu_clocks(agent_json* json) {
   agent_json_open(json, "cpu_khz", '[');
   for (unsigned i = 0; i < 256; ++i) {
+    char path[AGENT_MAX_PATH];
     char name[96];
     double khz;
     snprintf(name, sizeof(name), "devices/system/cpu/cpu%u", i);
     if (!agent_read_number(agent_sys(), name, "cpufreq/scaling_cur_freq", &khz)) {
-      char online[16];
-      if (!agent_read_line(agent_sys(), name, "topology/core_id", online, sizeof(online))) break;
-      continue;
+      snprintf(path, sizeof(path), "%s/%s", agent_sys(), name);
+      if (access(path, F_OK)) break;
+      // Processors that are switched off keep their place in the list.
+      khz = 0;
     }
     agent_json_real(json, NULL, khz);
   }
@@ -78,8 +81,9 @@ static bool gpu_hz(double* hz) {
   snprintf(path, sizeof(path), "%s/class/devfreq", agent_sys());
   DIR* const folder = opendir(path);
   for (const struct dirent* item; folder && !found && (item = readdir(folder)) != NULL;)
+    // "gpubw" is the clock of a bus.
     found = (strstr(item->d_name, "gpu") || strstr(item->d_name, "mali")) &&
-            agent_read_number(path, item->d_name, "cur_freq", hz);
+            !strstr(item->d_name, "bw") && agent_read_number(path, item->d_name, "cur_freq", hz);
   if (folder) closedir(folder);
   return found;
 }
@@ -93,7 +97,11 @@ static void add_battery(agent_json* json) {
     char text[64];
     double value;
     if (!agent_read_line(path, item->d_name, "type", text, sizeof(text)) ||
-        strcmp(text, "Battery") != 0 || !agent_read_number(path, item->d_name, "capacity", &value))
+        strcmp(text, "Battery") != 0 ||
+        // Those of a mouse or a keyboard.
+        (agent_read_line(path, item->d_name, "scope", text, sizeof(text)) &&
+         strcmp(text, "Device") == 0) ||
+        !agent_read_number(path, item->d_name, "capacity", &value))
       continue;
     found = true;
     agent_json_open(json, "battery", '{');

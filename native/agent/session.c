@@ -95,11 +95,10 @@ void* agent_find_object(agent_call* call, agent_object kind, uint32_t handle) {
   return NULL;
 }
 
-void* agent_take_object(uint32_t handle, agent_object* kind) {
+void* agent_take_object(agent_object kind, uint32_t handle) {
   for (size_t i = 0; i < object_count; ++i) {
-    if (objects[i].handle != handle) continue;
+    if (objects[i].handle != handle || objects[i].kind != kind) continue;
     void* const value = objects[i].value;
-    *kind = objects[i].kind;
     objects[i] = objects[--object_count];
     return value;
   }

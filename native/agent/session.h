@@ -45,8 +45,8 @@ typedef enum agent_object { AGENT_MODEL, AGENT_PROGRAM, AGENT_MEMORY_OBJECT } ag
 uint32_t agent_add_object(agent_call* call, agent_object kind, void* object);
 // Returns an object; NULL, and fails the call, if there is none of this kind.
 void* agent_find_object(agent_call* call, agent_object kind, uint32_t handle);
-// Forgets an object of either kind; returns it and its kind, or NULL.
-void* agent_take_object(uint32_t handle, agent_object* kind);
+// Forgets an object and returns it; NULL: there is none of this kind.
+void* agent_take_object(agent_object kind, uint32_t handle);
 
 // Serves requests until the connection to the main process ends.  Objects are numbered starting at
 // `first_handle`.

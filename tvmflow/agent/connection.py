@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import queue
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,7 +35,7 @@ from .frames import (
     Kind,
     read_frame,
 )
-from .transports import Stream, Transport
+from .transports import Stream, Transport, signal_text
 
 #: Time of silence after which the agent ends; this side sends three frames in it.
 SILENCE_S = 30.0
@@ -366,13 +365,6 @@ class Connection:
                     return
                 time.sleep(0.05)
             self._over = ""
-
-
-def signal_text(number: int) -> str:
-    """Return a signal's number and name: ``signal 11 (SIGSEGV)``."""
-    with suppress(ValueError):
-        return f"signal {number} ({signal.Signals(number).name})"
-    return f"signal {number}"
 
 
 def _pieces(content: Blob) -> Iterator[bytes]:

@@ -192,7 +192,7 @@ class RemoteDevice(AbstractContextManager["RemoteDevice"]):
         digest = self.connection.put(source.encode())
         request = Fields().u32(device_index).text("").text(options).raw(digest)
         answer = self.connection.request(Kind.BUILD, request, OPEN_S)
-        return RemoteProgram(answer.u32(), answer.u64() * 1e-6, answer.u64(), answer.text())
+        return RemoteProgram(answer.u32(), answer.u64() * 1e-6, answer.text())
 
     def allocate(
         self,
@@ -272,7 +272,6 @@ class RemoteProgram:
 
     handle: int
     build_ms: float
-    binary_bytes: int
     log: str
 
 

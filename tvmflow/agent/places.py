@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..errors import AgentError
+from ..errors import AgentError, FarmError
 from ..runtime.secret import Address
 from .adb import Adb
 from .transports import Local, Ssh, Tcp, Transport
@@ -33,7 +33,10 @@ def parse_place(place: str, secret_file: Path | None = None) -> Transport:
     if kind == "ssh" and rest and not rest.startswith("-"):
         return Ssh(rest)
     if kind == "tcp" and rest:
-        return Tcp(Address.parse(rest, secret_file))
+        try:
+            return Tcp(Address.parse(rest, secret_file))
+        except FarmError as error:
+            raise AgentError(error.message, remedy=error.remedy) from error
     raise AgentError(
         f"The place {place!r} is not known; {PLACES} was expected.",
         remedy="Give one of these, for example `on=adb`.",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -24,6 +27,8 @@ from .executable import agent_build, agent_executable, check_agent_host
 CONNECT_S = 30.0
 #: Time limit of sending the agent.
 SEND_S = 120.0
+#: Time that a command has to end after its standard input.
+END_S = 5.0
 #: Longest text of standard error that is kept for messages.
 _TAIL_BYTES = 4096
 
@@ -53,8 +58,11 @@ class ProcessStream(Stream):
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None):
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the stream)
+        self._is_closed = False
         self._process = subprocess.Popen(
             command,
+            # Without buffers, whose locks a thread that waits in them would hold during `close`.
+            bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -66,35 +74,58 @@ class ProcessStream(Stream):
     def read(self, count: int) -> bytes:
         """Return bytes of standard output."""
         assert self._process.stdout is not None
-        return self._process.stdout.read(count)
+        found = bytearray()
+        while len(found) < count and (piece := self._process.stdout.read(count - len(found))):
+            found += piece
+        return bytes(found)
 
     def write(self, content: bytes) -> None:
         """Send bytes to standard input."""
         assert self._process.stdin is not None
-        self._process.stdin.write(content)
-        self._process.stdin.flush()
+        left = memoryview(content)
+        while left:
+            left = left[self._process.stdin.write(left) :]
 
     def close(self) -> None:
         """Close standard input, and end the command if that does not end it."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):
-                assert pipe is not None
-                pipe.close()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._is_closed = True
+        with suppress(OSError):
+            self._process.stdin.close()
         try:
-            self._process.wait(5.0)
+            self._process.wait(END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        with suppress(OSError):
+            self._process.stdout.close()
 
     def trouble(self) -> str:
-        """Return the end of standard error, and the exit status."""
+        """Return the end of standard error, and the exit status if the command ended by itself."""
         status: int | None = None
-        with suppress(subprocess.TimeoutExpired):
-            status = self._process.wait(1.0)
-        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _TAIL_BYTES))
-        said = self._log.read().decode(errors="replace").strip()
+        if not self._is_closed:
+            with suppress(subprocess.TimeoutExpired):
+                status = self._process.wait(1.0)
         end = "" if status is None else f"its command ended with status {status}"
+        if status is not None and status < 0:
+            end = f"its command was ended by {signal_text(-status)}"
+        said = _tail(self._log.fileno())
         return "; ".join(filter(None, (said, end)))
+
+
+def _tail(file: int) -> str:
+    """Return the end of a file, whose position a command may be writing at."""
+    size = os.fstat(file).st_size
+    content = os.pread(file, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+    return content.decode(errors="replace").strip()
+
+
+def signal_text(number: int) -> str:
+    """Return a signal's number and name: ``signal 11 (SIGSEGV)``."""
+    with suppress(ValueError):
+        return f"signal {number} ({signal.Signals(number).name})"
+    return f"signal {number}"
 
 
 class SocketStream(Stream):
@@ -168,15 +199,21 @@ class Local(Transport):
         return str(self.folder)
 
 
+#: Exits with status 0 if the system has an OpenCL loader with a driver.
+_ASK_LOADER = """
+import ctypes
+count = ctypes.c_uint32()
+ctypes.CDLL("libOpenCL.so.1").clGetPlatformIDs(0, None, ctypes.byref(count))
+raise SystemExit(count.value == 0)
+"""
+
+
+@functools.cache
 def _has_loader() -> bool:
     """Return whether the system has an OpenCL loader with a driver."""
-    import ctypes
-
-    with suppress(OSError, AttributeError):
-        count = ctypes.c_uint32()
-        loader = ctypes.CDLL("libOpenCL.so.1")
-        return loader.clGetPlatformIDs(0, None, ctypes.byref(count)) == 0 and count.value > 0
-    return False
+    # In another process: after drivers are loaded, children of this one could not use them.
+    command = [sys.executable, "-S", "-c", _ASK_LOADER]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 class Ssh(Transport):

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -134,6 +135,7 @@ def tune_model(
     tracker: str | None = None,
     key: str | None = None,
     secret_file: Path | None = None,
+    on: str | None = None,
     report: Annotated[
         Path | None, "OUT.html", "Write a page with each task's progress and share of time."
     ] = None,
@@ -158,14 +160,24 @@ def tune_model(
     from ..runtime.load import is_disturbed
     from ..tuning.measure import Config
     from ..tuning.report import write_report
-    from ..tuning.session import Network, Options, tune
+    from ..tuning.session import Devices, Network, Options, tune
     from ..tuning.tuner import Budget
 
-    lent = farm_of(tracker, key, secret_file)
+    if on is not None and (tracker or key):
+        raise typer.BadParameter("--tracker and --key do not go with --on.")
+    lent = farm_of(tracker, key, None if on else secret_file)
     if report is not None:
         check_writable(report, TEXT)
     load_operators(ops)
-    farm = Farm(*lent) if lent else None
+    farm: Devices | None = Farm(*lent) if lent else None
+    if on is not None:
+        from ..compiler.remote import device_file_of
+        from ..tuning.remote import RemoteDevices
+
+        there = RemoteDevices.at(on, secret_file, device_index)
+        farm = there
+        if options.device == "auto":
+            options = replace(options, device=str(device_file_of(there.remote, device_index)))
     network = Network(model, options)
     how = Options(
         budget=Budget(trials, seconds, patience),

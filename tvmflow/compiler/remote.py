@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..agent.device import RemoteDevice
 from ..devices.choices import STANDALONE
-from ..devices.device_file import SUFFIX, DeviceFile
+from ..devices.device_file import SUFFIX
 from ..errors import TargetError
 from ..module.files import TEXT, publish, staging
 from ..runtime.caches import user_cache
@@ -45,7 +45,7 @@ def options_for(
     if target == "opencl":
         info = remote.require_opencl(device_index)
         is_gpu = info.device_type == "gpu"
-        options["device"] = device or str(_stored(remote.device_file(device_index)))
+        options["device"] = device or str(device_file_of(remote, device_index))
         options["dtype"] = dtype or ("fp16" if is_gpu and info.fp16 else "fp32")
         if not host.is_32_bit:
             options["fallback"] = "cpu"
@@ -54,8 +54,9 @@ def options_for(
     return CompileOptions(format=STANDALONE, **options, **others)  # type: ignore[arg-type]
 
 
-def _stored(described: DeviceFile) -> Path:
-    """Write a device file to the user's cache folder, named after its content's device."""
+def device_file_of(remote: RemoteDevice, device_index: int = 0) -> Path:
+    """Write a device file with what the driver reports to the user's cache folder; return it."""
+    described = remote.device_file(device_index)
     folder = Path(os.environ.get("TVMFLOW_CACHE_DIR") or user_cache()) / "devices"
     folder.mkdir(parents=True, exist_ok=True)
     name = "".join(c if c.isalnum() else "-" for c in described.name).strip("-") or "device"

@@ -67,6 +67,8 @@ class Farm:
 
     tracker: Address
     key: str
+    #: Servers load libraries for TVM.
+    builds_kernels = False
 
     def check(self, device: str, host: Host) -> None:
         """Refuse what would fail only after the network's tasks are found.

@@ -40,6 +40,7 @@ from ..runtime import plugin
 from ..runtime.process import Pool, WorkerLostError
 from ..schedules import schedule_function
 from ..verify import tolerance
+from .candidate_kernels import CandidateKernels
 from .tasks import Argument, Knobs, Task, arguments_of
 
 logger = logging.getLogger(__name__)
@@ -88,11 +89,13 @@ def build_candidate(
     knobs: Knobs,
     digest: str,
     folder: str,
+    as_kernels: bool = False,
     device_index: int | None = None,
 ) -> Built:
     """Schedule, lower and link one candidate; called in a worker process.
 
-    ``text`` and ``digest`` are the task's, and libraries are in ``folder``.  The OpenCL device
+    ``text`` and ``digest`` are the task's, and libraries are in ``folder``.  With ``as_kernels``
+    the file has kernels and launches (`CandidateKernels`) instead of a library.  The OpenCL device
     ``device_index`` also compiles the kernels; with ``None`` the measuring process does.
     """
     function = function_of(text)
@@ -103,6 +106,10 @@ def build_candidate(
         if scheduled.source != "given":
             return failed("The knobs do not lead to a schedule.")
         try:
+            if as_kernels:
+                made = CandidateKernels.generate(scheduled.schedule.mod["main"], target, ENTRY)
+                path = made.write(Path(folder))
+                return Built(digest, knobs, path.stem, path, arguments, None)
             library = lower(scheduled.schedule.mod["main"], target)
         except Exception as error:  # noqa: BLE001 (any exception of TVM is the candidate's fault)
             return failed(f"No code can be generated: {reason_of(error)}")
@@ -159,40 +166,57 @@ def source_hash(library: tvm.runtime.Module, target: TargetSpec) -> str:
     return content.hexdigest()[:24]
 
 
-class Memory:
-    """Memory of an argument on a device: a buffer or an image.
+class StoredArgument:
+    """An argument as it is stored on a device: in a buffer or an image.
 
     An image has whole rows of panels, so that it may be larger than its tensor, and is copied as a
-    whole.  It is allocated for a tensor with the missing blocks added, and the kernel gets a view.
+    whole.
     """
 
-    def __init__(self, argument: Argument, device: tvm.runtime.Device):
+    def __init__(self, argument: Argument):
         panels, shape = panels_of(argument.scope), list(argument.shape)
         self._blocks = shape[1] if panels > 1 else 0
         if self._blocks:
             shape[1] = -(-self._blocks // panels) * panels
-        self._info = TensorInfo("", tuple(shape), argument.dtype, scope=argument.scope or None)
-        self._whole = tvm.runtime.empty(
-            self._info.shape, argument.dtype, device, mem_scope=self._info.scope
-        )
+        #: Shape, dtype and scope with the missing blocks added.
+        self.info = TensorInfo("", tuple(shape), argument.dtype, scope=argument.scope or None)
+
+    def to_stored(self, array: np.ndarray) -> np.ndarray:
+        """Convert an array to the order of its memory, with the missing blocks added."""
+        array = array.astype(self.info.dtype, copy=False)
+        if self._blocks:
+            missing = self.info.shape[1] - self._blocks
+            array = np.pad(array, [(0, 0), (0, missing)] + [(0, 0)] * 3)
+            array = to_image(self.info, array)
+        return array
+
+    def from_stored(self, array: np.ndarray) -> np.ndarray:
+        """Undo `to_stored`."""
+        return from_image(self.info, array)[:, : self._blocks] if self._blocks else array
+
+
+class Memory:
+    """Memory of an argument on a device of TVM.
+
+    It is allocated for a tensor with the missing blocks added, and the kernel gets a view.
+    """
+
+    def __init__(self, argument: Argument, device: tvm.runtime.Device):
+        self._stored = StoredArgument(argument)
+        info = self._stored.info
+        self._whole = tvm.runtime.empty(info.shape, argument.dtype, device, mem_scope=info.scope)
         #: The tensor that kernels are called with.
         self.tensor = self._whole
-        if self._info.shape != argument.shape:
+        if info.shape != argument.shape:
             self.tensor = self._whole._create_view(argument.shape)
 
     def write(self, array: np.ndarray) -> None:
         """Copy an array to the device."""
-        array = array.astype(self._info.dtype, copy=False)
-        if self._blocks:
-            missing = self._info.shape[1] - self._blocks
-            array = np.pad(array, [(0, 0), (0, missing)] + [(0, 0)] * 3)
-            array = to_image(self._info, array)
-        self._whole.copyfrom(array)
+        self._whole.copyfrom(self._stored.to_stored(array))
 
     def read(self) -> np.ndarray:
         """Copy the array back to the host."""
-        array: np.ndarray = self._whole.numpy()
-        return from_image(self._info, array)[:, : self._blocks] if self._blocks else array
+        return self._stored.from_stored(self._whole.numpy())
 
 
 # -- a task's test case --------------------------------------------------------------------------
@@ -329,7 +353,8 @@ class Builder:
     """A pool of build processes, by default one a core; a build may take ``limit_s`` seconds.
 
     If candidates are for an OpenCL device of this machine's CPUs, ``device_index`` is its index,
-    and builds also run its driver's compiler.  ``None`` means another device.
+    and builds also run its driver's compiler.  ``None`` means another device.  With ``as_kernels``
+    candidates are kernels without host code.
     """
 
     def __init__(
@@ -337,6 +362,7 @@ class Builder:
         workers: int | None = None,
         limit_s: float = BUILD_LIMIT_S,
         device_index: int | None = None,
+        as_kernels: bool = False,
     ):
         self._owner = tempfile.TemporaryDirectory(prefix="tvmflow-tune-")
         self.folder = Path(self._owner.name)
@@ -353,13 +379,14 @@ class Builder:
         self._pool = Pool(workers or len(os.sched_getaffinity(0)), environment)
         self._limit_s = limit_s
         self._device_index = device_index
+        self._as_kernels = as_kernels
 
     def submit(self, task: Task, knobs: Mapping[str, object] | None) -> Future[Built]:
         """Build a candidate; ``None`` means the heuristic's knobs.  The future never fails."""
         chosen = dict(task.heuristic if knobs is None else knobs)
         # A copy without cached TVM objects, which cannot be sent to another process.
         target = replace(task.target)
-        arguments = task.text, target, chosen, task.digest, str(self.folder)
+        arguments = task.text, target, chosen, task.digest, str(self.folder), self._as_kernels
 
         def build(device_index: int | None, _: BaseException | None) -> Future[Built]:
             everything = *arguments, device_index

@@ -163,6 +163,8 @@ class Session:
         self._libraries: OrderedDict[Path, Any] = OrderedDict()
         self._since = 0
         self.first: float | None = None
+        #: Exception of the last measurement, if the device raised one.
+        self.failure: Exception | None = None
         self._drift = 1.0
 
     def measure(
@@ -176,6 +178,7 @@ class Session:
 
         The incumbent is timed in turn with it; ``exclusive`` keeps the machine idle meanwhile.
         """
+        self.failure = None
         try:
             time.sleep(self.config.cool_down_s)
             self._look_at_reference(exclusive, alone=incumbent is None)
@@ -195,6 +198,7 @@ class Session:
                         ratios = tuple(a / b for a, b in zip(costs, rivals, strict=True))
                         measured = Measured(tuple(costs), ratios=ratios)
         except Exception as failure:  # noqa: BLE001 (drivers fail in every way)
+            self.failure = failure
             measured = Measured((), DEVICE, f"{type(failure).__name__}: {failure}".strip())
         return replace(measured, device=self.name, drift=self._drift, driver=self.driver)
 

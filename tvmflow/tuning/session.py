@@ -129,6 +129,10 @@ class Devices(Protocol):
     def key(self) -> str:
         """Return the key that the devices are lent for; trials of one key are compared."""
 
+    @property
+    def builds_kernels(self) -> bool:
+        """Return whether candidates are kernels without host code (`CandidateKernels`)."""
+
     def check(self, device: str, host: Host) -> None:
         """Check whether the devices can have this preset and host; raises a `TvmflowError`."""
 
@@ -161,14 +165,20 @@ def tune(
     if farm is not None:
         farm.check(requested.device, host)
     spec = requested.resolve()
-    check_linker(host)
+    as_kernels = farm is not None and farm.builds_kernels
+    if not as_kernels:
+        check_linker(host)
     with ExitStack() as stack:
         output = stack.enter_context(Journal.open(journal, "a"))
         others = [stack.enter_context(Journal.open(path)) for path in relatives]
         alternatives = alternatives_of(network.job())
         # On a CPU, the driver's compiler takes most of a trial's time, so builds run it.
         compiles = farm is None and spec.kind == "opencl" and spec.device.is_cpu
-        builder = Builder(options.workers, device_index=options.device_index if compiles else None)
+        builder = Builder(
+            options.workers,
+            device_index=options.device_index if compiles else None,
+            as_kernels=as_kernels,
+        )
         stack.callback(builder.close)
         measuring = replace(
             options.measuring, reference=builder.submit(reference_task(spec), None).result()

@@ -91,7 +91,7 @@ def _merged(group: Sequence[Finding]) -> Finding:
     return replace(largest, cost=cost, share=share, sentence=largest.sentence + also)
 
 
-def _fusion_finding(pair: Fusion) -> Finding:
+def fusion_finding(pair: Fusion) -> Finding:
     """Make a finding of the function that reads the tensor between a pair."""
     return Finding(
         *(pair.consumer, "fusion", pair.tensor, 0),
@@ -140,7 +140,7 @@ def launch_findings(
     return tuple(found)
 
 
-def missed_fusion_findings(
+def missedfusion_findings(
     left: Iterable[JsonMapping],
     kernels: Sequence[KernelLaunch],
     functions: Mapping[str, tirx.PrimFunc],
@@ -158,5 +158,5 @@ def missed_fusion_findings(
         share = min(pair.saved_bytes / moved, 1 / len(launches)) if moved else pair.share
         text = tir_text(functions[pair.consumer]) if pair.consumer in functions else ""
         line = line_of(text, pair.parameter, False) if pair.parameter else 0
-        found.append(replace(_fusion_finding(pair), kernel=calls[0].name, share=share, line=line))
+        found.append(replace(fusion_finding(pair), kernel=calls[0].name, share=share, line=line))
     return tuple(found)
