@@ -140,7 +140,7 @@ def launch_findings(
     return tuple(found)
 
 
-def missedfusion_findings(
+def missed_fusion_findings(
     left: Iterable[JsonMapping],
     kernels: Sequence[KernelLaunch],
     functions: Mapping[str, tirx.PrimFunc],
