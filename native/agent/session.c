@@ -71,7 +71,7 @@ bool agent_check_fields(agent_call* call) {
 }
 
 bool agent_is_cancelled(agent_call* call) {
-  if (atomic_load(&call->shared->cancelled) != call->id) return false;
+  if (!atomic_load(&call->shared->cancelled)) return false;
   agent_fail(call, AGENT_CANCELLED, 0, "", "The request was cancelled.");
   return true;
 }
@@ -150,8 +150,7 @@ void agent_serve(int connection, const agent_store* store, agent_shared* shared,
   uint8_t* const answer = malloc(AGENT_MAX_PAYLOAD);
   const char* wrong;
   next_handle = first_handle;
-  if (!frame.payload || !answer) return;
-  while (agent_read_frame(connection, -1, &frame, &wrong) == 1) {
+  while (frame.payload && answer && agent_read_frame(connection, -1, &frame, &wrong) == 1) {
     agent_call call = {
         .kind = frame.kind,
         .id = frame.id,
@@ -172,4 +171,6 @@ void agent_serve(int connection, const agent_store* store, agent_shared* shared,
       agent_write_frame(connection, -1, (uint16_t)(frame.kind | AGENT_ANSWER), frame.id, 0,
                         call.answer.begin, call.answer.used);
   }
+  free(frame.payload);
+  free(answer);
 }

@@ -8,7 +8,7 @@
 
 // What the main process and its sessions share, in memory that both have mapped.
 typedef struct agent_shared {
-  atomic_uint cancelled;  // the request that the host has cancelled; 0: none
+  atomic_bool cancelled;  // the host has cancelled the request that is in progress
 } agent_shared;
 
 // A request on its way through the session.

@@ -232,7 +232,7 @@ static void pass_on(supervisor* s) {
                "A process for the session cannot be started: %s.", strerror(errno));
     return;
   }
-  atomic_store(&s->shared->cancelled, 0);
+  atomic_store(&s->shared->cancelled, false);
   s->current = (request){f->kind, f->id, limit_ms, now_ms() + limit_ms, false};
   if (!agent_write_frame(s->channel, (int)limit_ms, f->kind, f->id, limit_ms, f->payload, f->bytes))
     lose_session(s, true);
@@ -249,6 +249,8 @@ static void pass_back(supervisor* s) {
   send_frame(s, s->reply.kind, s->reply.id, s->reply.payload, s->reply.bytes);
   // ERROR has this bit, too.
   if (s->reply.kind & AGENT_ANSWER) s->current.kind = 0;
+  agent_reader in = {s->reply.payload, s->reply.payload + s->reply.bytes, false};
+  if (s->reply.kind == AGENT_ERROR && agent_get_u32(&in) == AGENT_PROTOCOL) s->over = true;
 }
 
 // -- the host's requests
@@ -389,7 +391,7 @@ static void cancel(supervisor* s) {
     const uint64_t limit = now_ms() + CANCEL_MS;
     s->current.cancelled = true;
     if (s->current.deadline_ms > limit) s->current.deadline_ms = limit;
-    atomic_store(&s->shared->cancelled, id);
+    atomic_store(&s->shared->cancelled, true);
   }
   send_answer(s, &w);
 }
@@ -507,5 +509,10 @@ int agent_supervise(int in, int out, const agent_options* options) {
   end_session(&s, true);
   agent_upload_end(s.upload);
   if (s.greeted) remove_work(&s);
+  if (s.lock >= 0) close(s.lock);
+  munmap(s.shared, sizeof(agent_shared));
+  free(s.store.used);
+  free(s.frame.payload);
+  free(s.reply.payload);
   return 0;
 }

@@ -1,6 +1,7 @@
 #include "system_files.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,5 +37,6 @@ bool agent_read_number(const char* folder, const char* name, const char* more, d
   char* end;
   if (!agent_read_line(folder, name, more, text, sizeof(text))) return false;
   *value = strtod(text, &end);
-  return end != text;
+  // JSON has no infinity, nor what is no number.
+  return end != text && isfinite(*value);
 }

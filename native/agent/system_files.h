@@ -12,5 +12,5 @@ const char* agent_proc(void);
 // no such file or it is empty.
 bool agent_read_line(const char* folder, const char* name, const char* more, char* text,
                      size_t bytes);
-// Does the same for a number; returns false if it is none.
+// Does the same for a number; returns false if it is none, or not finite.
 bool agent_read_number(const char* folder, const char* name, const char* more, double* value);

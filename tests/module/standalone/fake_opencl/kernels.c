@@ -196,6 +196,7 @@ static elements elements_of(const fake_command* command, uint32_t index) {
 }
 
 static float get(elements from, size_t index) {
+  if (from.count == 0) return 0;                 // smaller than one element
   if (index >= from.count) index %= from.count;  // repeated, as a bias is
   if (from.half) return FromHalf(((const uint16_t*)(const void*)from.memory->data)[index]);
   return ((const float*)(const void*)from.memory->data)[index];
