@@ -67,7 +67,8 @@ class Connection:
         self._numbers = itertools.count(1)
         self._asking = threading.Lock()
         self._outgoing: queue.Queue[bytes | None] = queue.Queue(_WAITING)
-        self._incoming: queue.Queue[Frame] = queue.Queue(_WAITING)
+        #: Frames of the current request; ``None`` wakes its caller up at the end.
+        self._incoming: queue.Queue[Frame | None] = queue.Queue(_WAITING)
         #: Number of the request whose answer is waited for; 0 for none.
         self._current = 0
         self._heard = time.monotonic()
@@ -248,7 +249,9 @@ class Connection:
         """Wait for a frame of the current request; raise `AgentError` if none will come."""
         while True:
             with suppress(queue.Empty):
-                return self._incoming.get(timeout=0.5 if self._over is None else 0.05)
+                frame = self._incoming.get(timeout=0.5 if self._over is None else 0.05)
+                if frame is not None:
+                    return frame
             now = time.monotonic()
             if self._over is not None:
                 raise self._broken(self._over)
@@ -341,6 +344,8 @@ class Connection:
             reason = str(error)
         if self._over is None:
             self._over = reason
+        with suppress(queue.Full):
+            self._incoming.put_nowait(None)
 
     def _write_frames(self) -> None:
         pinged = time.monotonic()

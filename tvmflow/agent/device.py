@@ -187,11 +187,13 @@ class RemoteDevice(AbstractContextManager["RemoteDevice"]):
 
     # -- kernels ------------------------------------------------------------------------------
 
-    def build(self, source: str, options: str = "", device_index: int = 0) -> RemoteProgram:
+    def build(
+        self, source: str, options: str = "", device_index: int = 0, limit_s: float = OPEN_S
+    ) -> RemoteProgram:
         """Build a program of OpenCL C.  Raises `AgentError` with the compiler's log."""
         digest = self.connection.put(source.encode())
         request = Fields().u32(device_index).text("").text(options).raw(digest)
-        answer = self.connection.request(Kind.BUILD, request, OPEN_S)
+        answer = self.connection.request(Kind.BUILD, request, limit_s)
         return RemoteProgram(answer.u32(), answer.u64() * 1e-6, answer.text())
 
     def allocate(

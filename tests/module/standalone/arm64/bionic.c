@@ -5,11 +5,22 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 int* __errno(void);
 int* __errno(void) { return &errno; }
+
+// Calls main with what the kernel has put on the stack.
+void __libc_init(long* stack, void (*at_exit)(void), int (*run)(int, char**, char**),
+                 const void* functions);
+void __libc_init(long* stack, void (*at_exit)(void), int (*run)(int, char**, char**),
+                 const void* functions) {
+  (void)at_exit;
+  (void)functions;
+  exit(run((int)stack[0], (char**)(stack + 1), environ));
+}
 
 long sysconf(int name) {
   enum { ANDROID_PAGE_SIZE = 0x27, ANDROID_PROCESSORS = 0x61, ANDROID_PAGES = 0x62 };

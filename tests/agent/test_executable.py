@@ -1,0 +1,142 @@
+"""The agent compiled for each host, and run there: Android's on glibc, Arm's under QEMU."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from shutil import which
+
+import numpy as np
+import pytest
+from elftools.elf.elffile import ELFFile
+from support.cross import Cross
+from support.small_plans import add_plan
+
+from tvmflow.agent import executable
+from tvmflow.agent.device import RemoteDevice
+from tvmflow.agent.executable import agent_build, agent_executable
+from tvmflow.agent.transports import ProcessStream, Transport
+from tvmflow.devices.host import HOSTS, Host
+from tvmflow.errors import AgentError, TargetError
+from tvmflow.module.link import SYMBOLS
+from tvmflow.module.standalone.link import link_library
+
+SIZE_LIMIT_BYTES = 400_000
+MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64", "armv7a": "EM_ARM"}
+LOADERS = {"linux-x64": "/lib64/ld-linux-x86-64.so.2", "linux-arm64": "/lib/ld-linux-aarch64.so.1"}
+
+
+@pytest.mark.cross
+@pytest.mark.parametrize("host", HOSTS)
+def test_the_agent_is_an_executable_for_each_host(host):
+    parsed = Host.parse(host)
+    path = agent_executable(parsed)
+    assert path.stat().st_size < SIZE_LIMIT_BYTES
+    assert os.access(path, os.X_OK)
+    with path.open("rb") as file:
+        elf = ELFFile(file)
+        assert elf.header.e_machine == MACHINES[parsed.architecture]
+        assert elf.header.e_type == "ET_DYN"
+        segments = {segment.header.p_type: segment for segment in elf.iter_segments()}
+        linker = "/system/bin/linker" + "64" * (not parsed.is_32_bit)
+        expected = linker if parsed.is_android else LOADERS[host]
+        assert segments["PT_INTERP"].get_interp_name() == expected
+        assert "PT_GNU_RELRO" in segments
+        needed = {tag.needed for tag in segments["PT_DYNAMIC"].iter_tags("DT_NEEDED")}
+        names = {symbol.name for symbol in elf.get_section_by_name(".dynsym").iter_symbols()}
+    if parsed.is_android:
+        assert needed <= SYMBOLS.keys()
+        assert names <= {"", *(name for library in SYMBOLS.values() for name in library)}
+    else:
+        assert needed <= {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0"}
+    assert agent_executable(parsed) == path
+
+
+def test_a_ready_executable_is_used_if_it_has_the_same_sources(tmp_path, monkeypatch):
+    native = executable.host_name(Host.native())
+    monkeypatch.setattr(executable, "__file__", str(tmp_path / "executable.py"))
+    ready = tmp_path / "bin" / f"agent-{native}-{agent_build()}"
+    ready.parent.mkdir()
+    ready.with_name(f"agent-{native}-0123456789abcdef").touch()
+    assert agent_executable(Host.native()).parent != ready.parent
+    ready.touch()
+    assert agent_executable(Host.native()) == ready
+
+
+def test_hosts_without_an_agent():
+    with pytest.raises(TargetError, match="asked for the host riscv64-linux-gnu"):
+        executable.check_agent_host(Host.parse("riscv64-linux-gnu"))
+
+
+class Command(Transport):
+    """A command that runs the agent."""
+
+    name = "command"
+
+    def __init__(self, words: list[str], environment: dict[str, str]):
+        self._words, self._environment = words, environment
+
+    def start(self) -> ProcessStream:
+        return ProcessStream(self._words, self._environment)
+
+    def clean(self) -> str:
+        return ""
+
+
+#: Linux with the calling convention of each Android host: Zig's target, folder of the loader and C
+#: library, name of the loader, emulator.
+SYSTEMS = {
+    "android-x64": ("x86_64-linux-gnu.2.36", "/lib64", "ld-linux-x86-64.so.2", ""),
+    "android-armv7": (
+        *("arm-linux-gnueabi.2.36", "/usr/arm-linux-gnueabi/lib", "ld-linux.so.3"),
+        "qemu-arm-static",
+    ),
+    "android-arm64": (
+        *("aarch64-linux-gnu.2.36", "/usr/aarch64-linux-gnu/lib", "ld-linux-aarch64.so.1"),
+        "qemu-aarch64-static",
+    ),
+}
+
+
+@pytest.fixture
+def phone(request, tmp_path):
+    """Connect to the agent for an Android host, and return the device."""
+    host = request.param
+    target, folder, loader, emulator = SYSTEMS[host]
+    if emulator and (which(emulator) is None or not Path(folder, loader).is_file()):
+        pytest.skip("Arm needs Debian's qemu-user-static, libc6-armel-cross and libc6-arm64-cross")
+    if not emulator and platform.machine() != "x86_64":
+        pytest.skip("this processor is no x86-64")
+    cross = Cross(target, tmp_path)
+    cross.android()
+    words = [*filter(None, [emulator]), f"{folder}/{loader}"]
+    words += ["--library-path", f"{tmp_path}:{folder}", "--preload", str(tmp_path / "libc.so")]
+    words += [str(agent_executable(Host.parse(host))), "--folder", str(tmp_path / "agent")]
+    environment = {"TVMFLOW_OPENCL_LIBRARY": str(cross.driver())}
+    with RemoteDevice(Command(words, environment)) as device:
+        yield device
+
+
+@pytest.mark.cross
+@pytest.mark.parametrize("phone", SYSTEMS, indirect=True)
+def test_androids_agents_run_libraries(phone, tmp_path):
+    assert phone.connection.build == agent_build()
+    assert phone.host == Host.parse(phone.connection.host_name)
+    assert phone.facts["bits"] == (32 if phone.host.is_32_bit else 64)
+    plan, w = add_plan(48, 1.5)
+    library = tmp_path / "libnet.so"
+    (tmp_path / "weights").write_bytes(plan.weights())
+    link_library(plan.encode(phone.host), tmp_path / "weights", phone.host, library, embed=False)
+    opened = phone.open(library)
+    x = np.random.default_rng(6).normal(size=48).astype(np.float32)
+    (y,), _ = opened.run([x], [("float32", (48,))])
+    np.testing.assert_allclose(y, 1.5 * x + w, rtol=1e-6)
+    # The library of another machine is refused before it is sent.
+    before = phone.connection.sent_bytes
+    other = Host.parse("linux-x64" if phone.host.architecture == "x86_64" else "android-x64")
+    link_library(plan.encode(other), tmp_path / "weights", other, library, embed=True)
+    with pytest.raises(AgentError, match="was not sent") as refused:
+        phone.open(library)
+    assert refused.value.remedy == f"Compile it with `host={phone.connection.host_name}`."
+    assert phone.connection.sent_bytes == before
