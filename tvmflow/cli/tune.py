@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -54,6 +54,8 @@ TUNE_EXAMPLES = """
   tvmflow tune net.onnx --device adreno --tracker 10.0.0.2:9190 --key pixel8
       --secret-file farm.secret --host android-arm64 --journal pixel8.journal
       on all devices of a farm that have this key
+  tvmflow tune net.onnx --on adb --journal phone.journal
+      on the attached phone, for what its driver reports; no NDK and no farm are needed
   tvmflow tune net.onnx --device adreno740 --offline --journal predicted.journal
       by predicted times, for a phone that is not connected
 """
@@ -169,26 +171,27 @@ def tune_model(
     if report is not None:
         check_writable(report, TEXT)
     load_operators(ops)
-    farm: Devices | None = Farm(*lent) if lent else None
-    if on is not None:
-        from ..compiler.remote import device_file_of
-        from ..tuning.remote import RemoteDevices
+    with ExitStack() as stack:
+        farm: Devices | None = Farm(*lent) if lent else None
+        if on is not None:
+            from ..compiler.remote import device_file_of
+            from ..tuning.remote import RemoteDevices
 
-        there = RemoteDevices.at(on, secret_file, device_index)
-        farm = there
-        if options.device == "auto":
-            options = replace(options, device=str(device_file_of(there.remote, device_index)))
-    network = Network(model, options)
-    how = Options(
-        budget=Budget(trials, seconds, patience),
-        search=search,
-        seed=seed,
-        workers=workers,
-        device_index=device_index,
-        measuring=Config(cool_down_s=cool_down),
-        compare=compare,
-    )
-    with watching(trials, seconds) as watch:
+            farm = there = RemoteDevices.at(on, secret_file, device_index)
+            stack.enter_context(there.remote)
+            if options.device == "auto":
+                options = replace(options, device=str(device_file_of(there.remote, device_index)))
+        network = Network(model, options)
+        how = Options(
+            budget=Budget(trials, seconds, patience),
+            search=search,
+            seed=seed,
+            workers=workers,
+            device_index=device_index,
+            measuring=Config(cool_down_s=cool_down),
+            compare=compare,
+        )
+        watch = stack.enter_context(watching(trials, seconds))
         tuned = tune(network, journal, how, relatives=relatives or (), farm=farm, watch=watch)
     if report is not None:
         write_report(report, model.name, tuned)

@@ -243,7 +243,7 @@ class Trial:
     toolchain: Mapping[str, str] = field(default_factory=dict)
     #: Origin of the knobs: ``measured``, ``heuristic``, ``autotvm``, ``metaschedule`` …
     source: str = "measured"
-    #: Origin of the record, for people: file, line, licence.
+    #: Origin of the record, for people: file, line, licence, temperatures of the device.
     provenance: Mapping[str, Value] = field(default_factory=dict)
     original: Original | None = None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -62,6 +62,8 @@ class Measured:
     ratios: tuple[float, ...] = ()
     #: The device's driver, if known.
     driver: str = ""
+    #: Temperatures and other conditions, for people.
+    conditions: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def cost(self) -> float:

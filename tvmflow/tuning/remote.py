@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +25,7 @@ from ..ir.scope import is_half
 from ..journal.records import Device, Event
 from ..module.standalone.encode import BUILD_OPTIONS, CHANNEL_TYPES
 from ..module.standalone.plan import Allocation
+from ..runtime.json_types import JsonObject
 from .building import Built, Case, StoredArgument
 from .candidate_kernels import CandidateKernels
 from .measure import (
@@ -42,16 +45,26 @@ from .tasks import Argument
 
 logger = logging.getLogger(__name__)
 
-#: How long to try to reach a device again whose connection broke.
-PATIENCE_S = 60.0
+#: How long to try to reach a device again whose connection broke.  Its agent holds the folder for
+#: up to 30 s.
+PATIENCE_S = 90.0
+#: Pause between two attempts to connect.
 _AGAIN_S = 2.0
+#: Pause between two attempts to cancel the request of a trial, which has many.
+_CANCEL_S = 0.5
+#: Attempts at a trial during which the connection or an earlier session ended.
+_ATTEMPTS = 3
+#: Most characters of a message in a journal: compilers' logs may be long.
+_MOST_MESSAGE = 2000
+#: OpenCL's code for source that the driver does not compile.
+_BUILD_FAILURE = -11 & 0xFFFFFFFF
 
 
 class RemoteMemory:
     """Memory of an argument on a device: a buffer or an image."""
 
-    def __init__(self, remote: RemoteDevice, argument: Argument, device_index: int):
-        self._remote, self._stored = remote, StoredArgument(argument)
+    def __init__(self, kernels: RemoteKernels, argument: Argument):
+        self._remote, self._stored = kernels.remote, StoredArgument(argument)
         info = self._stored.info
         self._dtype = "float16" if is_half(info.scope or "") else info.dtype
         found = Allocation.of(info.shape, info.dtype, info.scope)
@@ -61,10 +74,13 @@ class RemoteMemory:
             self._image = (found.extent.width, found.extent.height, found.extent.layers)
             channel_type = CHANNEL_TYPES[found.channels]
         self._bytes = int(np.prod(info.shape)) * np.dtype(self._dtype).itemsize
-        self.handle = remote.allocate(
-            found.bytes, image=self._image, channel_type=channel_type, device_index=device_index
+        self.handle = self._remote.allocate(
+            found.bytes,
+            image=self._image,
+            channel_type=channel_type,
+            device_index=kernels.device_index,
         )
-        self._end = weakref.finalize(self, _free, remote, [self.handle])
+        kernels.free_with(self, self.handle)
 
     def write(self, array: np.ndarray) -> None:
         """Copy an array to the device."""
@@ -72,71 +88,87 @@ class RemoteMemory:
         self._remote.write(self.handle, np.ascontiguousarray(stored).tobytes(), self._image)
 
     def read(self) -> np.ndarray:
-        """Copy the array back."""
+        """Copy the array back to the host."""
         content = self._remote.read(self.handle, self._bytes, self._image)
         info = self._stored.info
         array = np.frombuffer(content, self._dtype).reshape(info.shape).astype(info.dtype)
         return self._stored.from_stored(array)
 
 
-class _Loaded:
-    """A candidate whose program was built on the device."""
+class LoadedKernels:
+    """A candidate whose program was built on a device."""
 
-    def __init__(self, remote: RemoteDevice, kernels: CandidateKernels, device_index: int):
-        program = remote.build(kernels.source, BUILD_OPTIONS, device_index)
-        self.program, self.launches = program.handle, kernels.launches
-        self.workspaces = [
-            remote.allocate(size, device_index=device_index) for size in kernels.workspaces
-        ]
-        self._end = weakref.finalize(self, _free, remote, [self.program, *self.workspaces])
+    def __init__(self, kernels: RemoteKernels, candidate: CandidateKernels):
+        remote, index = kernels.remote, kernels.device_index
+        program = remote.build(candidate.source, BUILD_OPTIONS, index, kernels.left_s())
+        self._program, self._launches = program.handle, candidate.launches
+        kernels.free_with(self, self._program)
+        self._workspaces: list[int] = []
+        for size in candidate.workspaces:
+            self._workspaces.append(remote.allocate(size, device_index=index))
+            kernels.free_with(self, self._workspaces[-1])
 
     def bound_to(self, memory: Sequence[RemoteMemory]) -> list[RemoteLaunch]:
         """Return the launches with handles of memory as arguments."""
-        handles = [*(each.handle for each in memory), *self.workspaces]
+        handles = [*(each.handle for each in memory), *self._workspaces]
         return [
             RemoteLaunch(
-                self.program,
+                self._program,
                 launch.kernel,
                 [a if isinstance(a, bytes) else handles[a] for a in launch.arguments],
                 launch.global_size,
                 launch.local_size,
             )
-            for launch in self.launches
+            for launch in self._launches
         ]
 
 
-def _free(remote: RemoteDevice, handles: list[int]) -> None:
-    # A session that has ended holds nothing.
-    with suppress(AgentError):
-        remote.free(handles)
-
-
-@dataclass
 class RemoteKernels(CandidateDevice):
     """A device that builds and launches the kernels of candidates."""
 
-    remote: RemoteDevice
-    device_index: int = 0
+    def __init__(self, remote: RemoteDevice, device_index: int = 0):
+        self.remote, self.device_index = remote, device_index
+        #: Time limit of the current trial, on the monotonic clock.
+        self.ends = math.inf
+        self._unused: deque[int] = deque()
 
-    def load(self, path: Path) -> _Loaded:
+    def load(self, path: Path) -> LoadedKernels:
         """Build a candidate's program."""
-        return _Loaded(self.remote, CandidateKernels.read(path), self.device_index)
+        self._free_unused()
+        return LoadedKernels(self, CandidateKernels.read(path))
 
     def reserve(self, argument: Argument) -> RemoteMemory:
         """Allocate memory for an argument."""
-        return RemoteMemory(self.remote, argument, self.device_index)
+        self._free_unused()
+        return RemoteMemory(self, argument)
 
-    def run(self, loaded: _Loaded, memory: Sequence[RemoteMemory]) -> None:
+    def run(self, loaded: LoadedKernels, memory: Sequence[RemoteMemory]) -> None:
         """Run the launches once."""
-        self.remote.launch([loaded.bound_to(memory)], limit_s=MEASURE_LIMIT_S)
+        self.remote.launch([loaded.bound_to(memory)], limit_s=self.left_s())
 
-    def time(self, loaded: _Loaded, memory: Sequence[RemoteMemory], times: int) -> float:
+    def time(self, loaded: LoadedKernels, memory: Sequence[RemoteMemory], times: int) -> float:
         """Return the mean time of some runs in seconds, by the device's clock where it has one."""
-        launches = loaded.bound_to(memory)
         ((found,),) = self.remote.launch(
-            [launches], warmup=1, repeats=times, rounds=1, limit_s=MEASURE_LIMIT_S
+            [loaded.bound_to(memory)], warmup=1, repeats=times, rounds=1, limit_s=self.left_s()
         )
         return (found.kernels_s or found.wall_s) / times
+
+    def left_s(self) -> float:
+        """Return the time that is left of the trial; raise `AgentError` if there is none."""
+        left_s = self.ends - time.monotonic()
+        if left_s <= 0:
+            raise AgentError("The trial took longer than its limit.", code=Code.TIMEOUT)
+        return min(left_s, MEASURE_LIMIT_S)
+
+    def free_with(self, owner: object, handle: int) -> None:
+        """Free an object of the device some time after ``owner`` was deleted."""
+        # Not at once: the garbage collector may delete it during another request.
+        weakref.finalize(owner, self._unused.append, handle).atexit = False
+
+    def _free_unused(self) -> None:
+        handles = [self._unused.popleft() for _ in range(len(self._unused))]
+        if handles:
+            self.remote.free(handles)
 
 
 @dataclass
@@ -150,25 +182,36 @@ class _Trial:
 class RemoteRunner(Runner):
     """A runner on one device behind an agent.
 
-    A candidate that crashes its session there, or hangs, has failed, and the next one has a new
-    session.  A connection that breaks is opened again for `PATIENCE_S` seconds; then all futures
-    fail with the `AgentError`.
+    After an error of the driver, a crash, or ``limit_s`` seconds the candidate has failed, and the
+    next one gets a new session there.  A connection that breaks is opened again, for ``patience_s``
+    seconds at most; then all futures fail with the `AgentError`.  ``listener`` gets the events
+    ``lost`` and ``returned``.
     """
 
-    def __init__(self, remote: RemoteDevice, config: Config, device_index: int = 0):
+    def __init__(
+        self,
+        remote: RemoteDevice,
+        config: Config,
+        device_index: int = 0,
+        limit_s: float = MEASURE_LIMIT_S,
+        patience_s: float = PATIENCE_S,
+        listener: Callable[[Event], None] | None = None,
+    ):
         self._remote, self._config, self._index = remote, config, device_index
-        info = remote.require_opencl(device_index)
-        self._device = Device(remote.name, info.name, info.driver, {"place": remote.transport.name})
+        self._limit_s, self._patience_s, self._listener = limit_s, patience_s, listener
+        self._device = _identify(remote, device_index)
+        self._kernels: RemoteKernels | None = None
         self._session: Session | None = None
+        #: Time of the reference kernel in the first session.
         self._first: float | None = None
         self._count = 0
         self._queue: queue.SimpleQueue[_Trial | None] = queue.SimpleQueue()
-        self._closing = False
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tvmflow-remote", daemon=True)
         self._thread.start()
 
     def submit(self, built: Built, case: Case, incumbent: Built | None = None) -> Future[Measured]:
-        """Queue a candidate."""
+        """Queue a candidate; see `Runner`.  Its future fails if the device is gone."""
         future: Future[Measured] = Future()
         if built.path is None:
             future.set_result(Measured((), BUILD, str(built.error)))
@@ -185,66 +228,136 @@ class RemoteRunner(Runner):
         return [Standing(f"{self._device.name} {self._remote.transport.name}", self._count, "")]
 
     def close(self) -> None:
-        """Drop queued candidates, and end the connection."""
-        self._closing = True
+        """Drop queued candidates, cancel the current one, and end the connection."""
+        self._closing.set()
         self._queue.put(None)
-        self._thread.join()
-        self._session = None
+        while self._thread.is_alive():
+            with suppress(AgentError):
+                self._remote.connection.cancel()
+            self._thread.join(_CANCEL_S)
         self._remote.close()
 
+    # -- in the thread ------------------------------------------------------------------------
+
     def _run(self) -> None:
-        failure: AgentError | None = None
+        failure: Exception | None = None
         while (trial := self._queue.get()) is not None:
-            if self._closing:
+            if self._closing.is_set():
                 trial.future.cancel()
                 continue
             if not trial.future.set_running_or_notify_cancel():
                 continue
+            measured: Measured | None = None
             if failure is None:
                 try:
-                    trial.future.set_result(self._measure(trial))
-                    self._count += 1
-                    continue
-                except AgentError as error:
+                    measured = self._measure(trial)
+                except Exception as error:  # noqa: BLE001 (a future without a result never ends)
                     failure = error
-            trial.future.set_exception(failure)
+            if self._closing.is_set():
+                # The trial may have been cancelled, which is not a failure.
+                trial.future.set_exception(CancelledError())
+            elif measured is not None:
+                self._count += 1
+                trial.future.set_result(measured)
+            else:
+                trial.future.set_exception(failure)
 
     def _measure(self, trial: _Trial) -> Measured:
-        ends = time.monotonic() + PATIENCE_S
-        while True:
-            measured = self._measure_once(trial)
-            if measured is not None:
+        """Measure a candidate; raise `AgentError` if the device cannot be reached any more."""
+        for attempt in range(_ATTEMPTS):
+            measured, failure = self._attempt(trial)
+            if failure is None or self._closing.is_set():
                 return measured
-            # The connection broke, which is not the candidate's fault.
-            self._session = None
-            while True:
-                try:
-                    self._remote.close()
-                    self._remote = RemoteDevice(self._remote.transport)
-                    break
-                except AgentError as error:
-                    if time.monotonic() > ends or self._closing:
-                        raise
-                    logger.info("%s", error.message)
-                    time.sleep(_AGAIN_S)
+            self._end_session(failure)
+            if failure.code in (0, Code.STORE):
+                # A new connection can also replace blobs that the old one has used.
+                self._connect_again(failure)
+            elif failure.code != Code.MISSING:
+                kinds = {Code.LOST: CRASH, Code.TIMEOUT: TIMEOUT}
+                return replace(measured, error=kinds.get(Code(failure.code), DEVICE))
+            # Otherwise the cause may be the cable, or a candidate before this one.
+            logger.info("Attempt %d of a trial failed: %s", attempt + 1, failure.message)
+        return replace(measured, error=CRASH)
 
-    def _measure_once(self, trial: _Trial) -> Measured | None:
-        """Measure a candidate; return ``None`` if the connection broke."""
-        if self._session is None:
-            kernels = RemoteKernels(self._remote, self._index)
-            self._session = Session(kernels, self._config, self._device.name, self._device.driver)
-            self._session.first = self._first
-        measured = self._session.measure(trial.built, trial.case, trial.incumbent)
-        self._first = self._session.first
-        failure = self._session.failure
-        if measured.error != DEVICE or not isinstance(failure, AgentError):
-            return measured
-        if failure.code in (Code.LOST, Code.TIMEOUT):
-            # Memory and programs there are gone.
-            self._session = None
-            kind = TIMEOUT if failure.code == Code.TIMEOUT else CRASH
-            return replace(measured, error=kind, message=failure.message)
-        return None if failure.code == 0 else measured
+    def _attempt(self, trial: _Trial) -> tuple[Measured, AgentError | None]:
+        """Measure a candidate in the current session, or in a new one."""
+        try:
+            before = self._remote.sensors()
+            if self._session is None or self._kernels is None:
+                self._kernels = RemoteKernels(self._remote, self._index)
+                names = self._device.name, self._device.driver
+                self._session = Session(self._kernels, self._config, *names)
+                self._session.first = self._first
+            self._kernels.ends = time.monotonic() + self._limit_s + self._config.cool_down_s
+            measured = self._session.measure(trial.built, trial.case, trial.incumbent)
+            self._first = self._session.first
+            failure = self._session.failure
+            if isinstance(failure, AgentError):
+                return replace(measured, message=failure.message[:_MOST_MESSAGE]), failure
+            return replace(measured, conditions=_heat(before, self._remote.sensors())), None
+        except AgentError as failure:
+            names = self._device.name, self._device.driver
+            return Measured((), DEVICE, failure.message, names[0], driver=names[1]), failure
+
+    def _end_session(self, failure: AgentError) -> None:
+        """End the session there, unless the driver has only refused to build a kernel."""
+        if (failure.code, failure.detail) == (Code.DEVICE, _BUILD_FAILURE):
+            return
+        self._session = self._kernels = None
+        if failure.code:
+            with suppress(AgentError):
+                self._remote.reset()
+
+    def _connect_again(self, failure: AgentError) -> None:
+        """Open the connection again; raise `AgentError` if that is not possible in time."""
+        self._report("lost", failure.message)
+        ends = time.monotonic() + self._patience_s
+        self._remote.close()
+        while True:
+            try:
+                remote = RemoteDevice(self._remote.transport)
+                try:
+                    found = _identify(remote, self._index)
+                except AgentError:
+                    remote.close()
+                    raise
+                break
+            except AgentError as error:
+                if time.monotonic() > ends or self._closing.wait(_AGAIN_S):
+                    raise
+                logger.info("%s", error.message)
+        self._remote = remote
+        if found != self._device:
+            raise AgentError(
+                f"Tuning on {self._device.name} cannot continue: {remote.transport.name} is now "
+                f"{found.name} with the driver {found.driver!r}; {self._device.driver!r} was "
+                "expected.",
+                remedy="Attach the first device again, or start again with a new journal.",
+            )
+        self._report("returned", "")
+
+    def _report(self, kind: str, reason: str) -> None:
+        logger.warning("%s was %s. %s", self._device.name, kind, reason)
+        if self._listener is not None:
+            details = {"reason": reason} if reason else {}
+            self._listener(Event(kind, time.time(), self._device, details))
+
+
+def _identify(remote: RemoteDevice, index: int) -> Device:
+    """Return the device as journals name it; raise `AgentError` if it has no OpenCL."""
+    info = remote.require_opencl(index)
+    return Device(remote.name, info.name, info.driver, {"place": remote.transport.name})
+
+
+def _heat(before: JsonObject, after: JsonObject) -> dict[str, float]:
+    """Return the highest temperatures before and after a trial, and the number of throttles."""
+    facts: dict[str, float] = {}
+    for name, sensors in (("celsius_before", before), ("celsius_after", after)):
+        if celsius := sensors.get("temperatures"):
+            facts[name] = max(map(float, celsius.values()))
+    if throttled := after.get("throttled"):
+        facts["throttled"] = len(throttled)
+    return facts
 
 
 @dataclass(frozen=True)
@@ -286,11 +399,10 @@ class RemoteDevices:
         self, kind: str, measuring: Config, listener: Callable[[Event], None]
     ) -> RemoteRunner:
         """Return a runner on the device.  Raises `TargetError` for targets other than OpenCL."""
-        del listener
         if kind != "opencl":
             raise TargetError(
                 f"Tuning on {self.remote.name} was asked for the target {kind}; agents measure "
                 "OpenCL kernels.",
                 remedy="Use `target=opencl`.",
             )
-        return RemoteRunner(self.remote, measuring, self.device_index)
+        return RemoteRunner(self.remote, measuring, self.device_index, listener=listener)

@@ -506,4 +506,5 @@ class Tuner:
             seconds=time.monotonic() - trial.started,
             toolchain=TOOLCHAIN,
             source=trial.source,
+            provenance=measured.conditions,
         )
