@@ -78,9 +78,9 @@ class Range:
 #: Ranges of facts, by the end of their names; a value outside cannot be a device's.
 _RANGES = {
     "accumulators": Range(1, 256),
-    "group_size": Range(1, 4096),
-    "max_group_size": Range(1, 4096),
-    "max_group_depth": Range(1, 4096),
+    "group_size": Range(1, 1 << 16),
+    "max_group_size": Range(1, 1 << 16),
+    "max_group_depth": Range(1, 1 << 16),
     "image_extent": Range(0, 1 << 20),
     "image_layers": Range(0, 1 << 20),
     "wave": Range(1, 1024),
