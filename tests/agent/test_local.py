@@ -12,7 +12,6 @@ import pytest
 import tvmflow
 from tvmflow.agent.device import NEW_CACHE, RemoteLaunch
 from tvmflow.agent.frames import Code, Fields, Kind
-from tvmflow.agent.module import load_on
 from tvmflow.compiler.remote import options_for
 from tvmflow.errors import AgentError, InputError, TargetError
 from tvmflow.module.standalone import binding
@@ -61,7 +60,7 @@ def test_times_end_for_each_reason(local, library, image):
 
 @pytest.mark.opencl
 def test_modules_are_measured_on_the_device(local, library, image):
-    with load_on(library, local) as module:
+    with local.load(library) as module:
         expected = tvmflow.load(library)(x=image)["y"]
         np.testing.assert_array_equal(module(x=image)["y"], expected)
         timing = tvmflow.bench(module, {"x": image}, runs=30)
@@ -102,7 +101,7 @@ def test_what_is_no_library_here_is_refused(local, tmp_path, network):
     text = tmp_path / "text.so"
     text.write_text("no library")
     with pytest.raises(AgentError, match="needs TVM there"):
-        load_on(text, local)
+        local.load(text)
     with pytest.raises(TargetError, match="target cuda is not possible"):
         options_for(local, target="cuda")
 

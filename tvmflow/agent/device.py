@@ -2,8 +2,8 @@
 
 >>> with tvmflow.connect("adb") as phone:
 ...     print(phone.name, phone.opencl_devices()[0].name)
-...     library = phone.open("libmobilenet.so")
-...     (scores,) = library.run([image])
+...     module = tvmflow.compile("mobilenet.onnx", device=phone)
+...     print(module(input=image), tvmflow.bench(module))
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,12 +29,16 @@ from ..module.artifact import SIDECAR_SUFFIX
 from ..module.standalone.format import DTYPES
 from ..module.standalone.loaded import SelfTest
 from ..module.standalone.programs import sidecar_path
+from ..module.standalone.read import is_standalone
 from ..runtime.devices import DeviceInfo
 from ..runtime.json_types import JsonObject
 from .connection import Connection
 from .frames import Code, FieldReader, Fields, Kind
 from .places import parse_place
 from .transports import Transport
+
+if TYPE_CHECKING:
+    from .module import AgentModule
 
 #: Time limit of opening a library: a phone's driver compiles a network for minutes.
 OPEN_S = 900.0
@@ -68,6 +73,12 @@ class RemoteDevice(AbstractContextManager["RemoteDevice"]):
     def close(self) -> None:
         """End the agent."""
         self.connection.close()
+
+    def reopen(self) -> None:
+        """End the agent and start another one; what was opened is gone."""
+        self.close()
+        self.__dict__.pop("facts", None)
+        self.connection = Connection(self.transport)
 
     def reset(self) -> None:
         """End the session there, with all that was opened in it."""
@@ -130,6 +141,28 @@ class RemoteDevice(AbstractContextManager["RemoteDevice"]):
         return found
 
     # -- libraries ----------------------------------------------------------------------------
+
+    def load(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        device_index: int = 0,
+        check_weights: bool = True,
+        backend: str = "auto",
+    ) -> AgentModule:
+        """Return a standalone library as a module; parameters are those of `tvmflow.load`.
+
+        Raises `AgentError` if the file is no standalone library, or is for another machine.
+        """
+        from .module import AgentModule
+
+        if not is_standalone(path):
+            raise AgentError(
+                f"Running {os.fspath(path)} on {self.name} is not possible: it needs TVM there.",
+                remedy="Compile it with `format=standalone`.",
+            )
+        options = {"device_index": device_index, "check_weights": check_weights}
+        return AgentModule(path, self, backend=backend, **options)  # type: ignore[arg-type]
 
     def open(
         self,

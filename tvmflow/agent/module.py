@@ -21,7 +21,7 @@ from ..module.setting import Setting
 from ..module.standalone import binding
 from ..module.standalone.format import Section
 from ..module.standalone.loaded import SelfTest, StandaloneModule, tensor_interfaces
-from ..module.standalone.read import EncodedPlan, is_standalone
+from ..module.standalone.read import EncodedPlan
 from ..module.values import Outputs, as_array, put
 from ..runtime.json_types import JsonObject
 from ..runtime.timing import Spread
@@ -290,25 +290,3 @@ class _RemoteRunning:
                 )
             arrays.append(np.ascontiguousarray(as_array(info, to_blocked(info, np.asarray(value)))))
         return arrays
-
-
-def load_on(
-    path: str | os.PathLike[str],
-    device: RemoteDevice,
-    *,
-    device_index: int = 0,
-    check_weights: bool = True,
-    backend: str = "auto",
-) -> AgentModule:
-    """Load a standalone library as a module on a device; parameters are those of `tvmflow.load`.
-
-    Raises `AgentError` if the file is no standalone library, or is for another machine.
-    """
-    if not is_standalone(path):
-        raise AgentError(
-            f"Running {os.fspath(path)} on {device.name} is not possible: it needs TVM there.",
-            remedy="Compile it with `format=standalone`.",
-        )
-    return AgentModule(
-        path, device, device_index=device_index, check_weights=check_weights, backend=backend
-    )

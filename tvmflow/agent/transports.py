@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-import shlex
+import secrets
 import shutil
 import signal
 import socket
@@ -260,11 +260,14 @@ class Ssh(Transport):
         return f"~/{self.FOLDER}"
 
     def _send(self, executable: Path, agent: str) -> None:
-        there = shlex.quote(f"{agent}.new")
-        # Older versions are removed.
+        # Another process may send the agent at the same time, under another name.
+        new = f"{agent}.{secrets.token_hex(4)}"
+        # Older versions are removed.  It gets its name when it has run: otherwise the next start
+        # would take it as usable.  A part of a file would keep a full disk full.
         command = (
-            f"mkdir -p -m 700 {self.FOLDER} && rm -f {self.FOLDER}/agent-* && cat > {there} && "
-            f"chmod 700 {there} && mv {there} {agent}"
+            f"mkdir -p -m 700 {self.FOLDER} && rm -f {self.FOLDER}/agent-* && cat > {new} && "
+            f"chmod 700 {new} && {new} --help > /dev/null && mv {new} {agent} || rm -f {new} && "
+            f"test -x {agent}"
         )
         self._run(command, "Sending the agent", executable.read_bytes(), SEND_S)
 
@@ -287,9 +290,9 @@ class Ssh(Transport):
         if done.returncode:
             # The last line has the reason; banners come before.
             said = done.stderr.decode(errors="replace").strip().splitlines() or [""]
+            reason = said[-1].rstrip(".") or f"ssh ended with status {done.returncode}"
             raise AgentError(
-                f"{attempt} on {self.name} failed: "
-                f"{said[-1] or f'ssh ended with status {done.returncode}'}.",
+                f"{attempt} on {self.name} failed: {reason}.",
                 remedy=f"Try it by hand: ssh -o BatchMode=yes {self._destination} true",
                 details="\n".join(said[:-1]) or None,
             )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -280,6 +280,11 @@ class Requested:
     device_index: int
     backend: str
 
+    def options(self) -> dict[str, Any]:
+        """Return the options of a compilation that were given."""
+        of = {"target": self.target, "device": self.device, "dtype": self.dtype}
+        return {name: value for name, value in of.items() if value is not None}
+
 
 @dataclass(frozen=True)
 class Length:
@@ -301,7 +306,7 @@ def _measure_there(
     at: str | None,
 ) -> None:
     """Measure a library, or a model that is compiled for the device, there."""
-    from ..agent.module import AgentModule, load_on
+    from ..agent.module import AgentModule
     from ..compiler.pipeline import compile
     from ..compiler.remote import options_for
     from ..module.bench import bench
@@ -312,8 +317,7 @@ def _measure_there(
         raise typer.BadParameter(f"{len(files)} modules are measured with --scaling only.")
     (file,) = files
     is_model = file.suffix == _MODEL
-    asked = (requested.target, requested.device, requested.dtype)
-    if not is_model and any(option is not None for option in asked):
+    if not is_model and requested.options():
         raise typer.BadParameter("--target, --device and --dtype are for ONNX models.")
     with ExitStack() as stack:
         device = stack.enter_context(place.connect())
@@ -322,17 +326,13 @@ def _measure_there(
         if is_model:
             options = options_for(
                 device,
-                target=requested.target,
-                device=requested.device,
-                dtype=requested.dtype,
                 device_index=requested.device_index,
                 shapes=parse_shapes(shape),
+                **requested.options(),
             )
             path, shape = stack.enter_context(compile(file, options=options)).path, []
         status.update("measuring")
-        whole = load_on(
-            path, device, device_index=requested.device_index, backend=requested.backend
-        )
+        whole = device.load(path, device_index=requested.device_index, backend=requested.backend)
         stack.callback(whole.close)
         network = chosen(whole, shape, at) or whole.variants[0]
         assert isinstance(network, AgentModule)

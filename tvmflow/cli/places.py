@@ -40,9 +40,8 @@ def loaded(
         with load(path, device=device_index, **options) as module:  # type: ignore[arg-type]
             yield module
         return
-    from ..agent.module import load_on
-
-    with place.connect() as device:
-        module = load_on(path, device, device_index=device_index, backend=backend)
-        with module:
-            yield module
+    with (
+        place.connect() as device,
+        device.load(path, device_index=device_index, backend=backend) as module,
+    ):
+        yield module

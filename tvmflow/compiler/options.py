@@ -39,6 +39,8 @@ from ..tuning_logs import find_journal
 if TYPE_CHECKING:
     import numpy as np
 
+    from ..agent.device import RemoteDevice
+
 #: A table, or the path of its file.
 Given = JsonMapping | str | os.PathLike[str]
 
@@ -230,7 +232,8 @@ class CompileOptions:
     device
         Preset of the device that the kernels are for: ``auto`` (the one of this machine), ``cpu``,
         ``adreno``, ``mali`` or ``nvidia``; the name of a GPU, such as ``adreno-740``, stands for
-        its preset (`tvmflow.devices.gpus.GPUS` has the names).
+        its preset (`tvmflow.devices.gpus.GPUS` has the names), and ``FILE.json`` is a device file
+        of ``tvmflow probe``.
     host
         LLVM triple of the machine that will load the module, default this one.
     shapes
@@ -495,7 +498,7 @@ class CompileKeywords(TypedDict, total=False):
     """
 
     target: str
-    device: str
+    device: str | RemoteDevice
     host: str | None
     shapes: Mapping[str, Sequence[Extent | None]] | None
     at: Mapping[str, Sequence[Sequence[int]]] | Sequence[Sequence[int]] | None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..devices.host import Host
 from ..module.link import check_linker
@@ -36,6 +36,9 @@ def compile(
     **fields: Unpack[CompileKeywords],
 ) -> Module:
     """Compile an ONNX model, or a PyTorch module, to a module that can be run here and saved.
+
+    With a phone or board of `tvmflow.connect` as ``device``, options that are not given follow that
+    device, and the module, a standalone library, runs there.
 
     Parameters
     ----------
@@ -76,7 +79,15 @@ def compile(
     # "prepare" counts the work outside the stages: the target, loading the compiler, PyTorch's
     # export.
     with times.stage("prepare"):
-        options = with_keywords(options, fields)
+        phone = fields.get("device", "")
+        if isinstance(phone, str):
+            options = with_keywords(options, fields)
+        else:
+            from .remote import options_for
+
+            given: dict[str, Any] = {**fields}
+            del given["device"]
+            options = options_for(phone, options, **given)
         target = options.resolve()
         check_linker(Host.parse(options.host))
         from . import relax_pipeline  # noqa: F401 (registers it with TVM)
@@ -88,7 +99,12 @@ def compile(
 
             dump = Dump(Path(dump_ir), dump_ir_filter)
         with as_onnx(model, example_inputs) as source:
-            return compile_model(
+            module = compile_model(
                 source, options, target=target, file_name=file_name, work_folder=work_folder,
                 times=times, progress=progress, dump=dump,
             )  # fmt: skip
+    if isinstance(phone, str):
+        return module
+    there = phone.load(module.path)
+    there.call_at_end(module.close)
+    return there

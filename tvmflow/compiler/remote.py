@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from ..agent.device import RemoteDevice
 from ..devices.choices import STANDALONE
@@ -12,46 +13,45 @@ from ..devices.device_file import SUFFIX
 from ..errors import TargetError
 from ..module.files import TEXT, publish, staging
 from ..runtime.caches import user_cache
-from .options import CompileOptions
+from .options import CompileOptions, with_keywords
 
 
 def options_for(
     remote: RemoteDevice,
+    options: CompileOptions | None = None,
     *,
-    target: str | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
     device_index: int = 0,
-    **others: object,
+    **given: Any,
 ) -> CompileOptions:
     """Return the options of a standalone library for a device.
 
-    What is left out follows the device: ``opencl`` if it has that, with the limits that its driver
-    reports over the preset of its class, and ``fp16`` storage on GPUs with half precision; on
-    processors of 64 bits with the CPU as fallback.
+    ``given`` are fields of `CompileOptions`.  What neither they nor ``options`` say follows the
+    device: ``opencl`` if it has that, with the limits that its driver reports over the preset of
+    its class, and ``fp16`` storage on GPUs with half precision; on processors of 64 bits with the
+    CPU as fallback.
 
     Raises `TargetError` for ``cuda``, and `AgentError` if there is no OpenCL device.
     """
+    target = given.get("target") or (options and options.target)
     if target == "cuda":
         raise TargetError(
             f"Compiling for {remote.name} with the target cuda is not possible: its agent runs "
             "standalone libraries.",
             remedy="Use `target=opencl`, or llvm.",
         )
-    host = remote.host
     if target is None:
         target = "opencl" if remote.opencl_devices() else "llvm"
-    options: dict[str, object] = {"target": target, "host": remote.connection.host_name}
+    chosen: dict[str, object] = {"format": STANDALONE, "host": remote.connection.host_name}
+    chosen["target"] = target
     if target == "opencl":
         info = remote.require_opencl(device_index)
-        is_gpu = info.device_type == "gpu"
-        options["device"] = device or str(device_file_of(remote, device_index))
-        options["dtype"] = dtype or ("fp16" if is_gpu and info.fp16 else "fp32")
-        if not host.is_32_bit:
-            options["fallback"] = "cpu"
-    elif dtype is not None:
-        options["dtype"] = dtype
-    return CompileOptions(format=STANDALONE, **options, **others)  # type: ignore[arg-type]
+        if "device" not in given:
+            chosen["device"] = str(device_file_of(remote, device_index))
+        if options is None:
+            is_gpu = info.device_type == "gpu"
+            chosen["dtype"] = "fp16" if is_gpu and info.fp16 else "fp32"
+            chosen["fallback"] = None if remote.host.is_32_bit else "cpu"
+    return with_keywords(options, chosen | given)
 
 
 def device_file_of(remote: RemoteDevice, device_index: int = 0) -> Path:

@@ -19,6 +19,7 @@ from .blocked_layout import all_to_blocked
 from .samples import Described, random_inputs
 
 if TYPE_CHECKING:
+    from .load import OtherMachine
     from .module import Module
     from .setting import Setting
 
@@ -103,7 +104,7 @@ def bench(
     seconds: float | None = None,
     warmup: int = 5,
     seed: int = 0,
-    device: int = 0,
+    device: int | OtherMachine = 0,
 ) -> Benchmark:
     """Measure a module's calls, and warn if other programs disturbed the measurement.
 
@@ -120,7 +121,7 @@ def bench(
     warmup
         Calls between the first one and the measured ones.
     device
-        Index of the device, for a module file.
+        Device for a module file, as for `tvmflow.load`.
 
     Raises `InputError` if an input or a number does not fit, `DeviceError` if there is no device,
     and `ArtifactError` if the module file cannot be read, or is for another machine.

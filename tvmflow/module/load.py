@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Protocol, runtime_checkable
 
 from ..errors import TargetError
 from .artifact import read_artifact
@@ -11,10 +12,21 @@ from .standalone.loaded import StandaloneModule
 from .standalone.read import is_standalone
 
 
+@runtime_checkable
+class OtherMachine(Protocol):
+    """A machine that runs modules for this one, such as `tvmflow.connect` returns."""
+
+    def load(
+        self, path: str | os.PathLike[str], *, check_weights: bool = True, backend: str = "auto"
+    ) -> Module:
+        """Return a module that runs there; parameters are those of `tvmflow.load`."""
+        ...
+
+
 def load(
     path: str | os.PathLike[str],
     *,
-    device: int = 0,
+    device: int | OtherMachine = 0,
     check_weights: bool = True,
     backend: str = "auto",
 ) -> Module:
@@ -34,7 +46,8 @@ def load(
     path
         The module file; large weights are in ``PATH.weights`` next to it.
     device
-        Index of the device among those of the module's target.
+        Index of the device among those of the module's target, or a phone or board that
+        `tvmflow.connect` returned.
     check_weights
         Whether opening the module compares its weights with their checksum; code is always
         compared.  For weights of several gigabytes this takes about as long as a first run.
@@ -45,6 +58,8 @@ def load(
     Raises `ArtifactError` if there is no such file, it is damaged, or it was compiled with another
     version of TVM, and `TargetError` if it has no kernels for the backend.
     """
+    if isinstance(device, OtherMachine):
+        return device.load(path, check_weights=check_weights, backend=backend)
     if is_standalone(path):
         return StandaloneModule(
             path, device_index=device, check_weights=check_weights, backend=backend

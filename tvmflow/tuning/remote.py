@@ -228,14 +228,15 @@ class RemoteRunner(Runner):
         return [Standing(f"{self._device.name} {self._remote.transport.name}", self._count, "")]
 
     def close(self) -> None:
-        """Drop queued candidates, cancel the current one, and end the connection."""
+        """Drop queued candidates, and cancel the current one."""
         self._closing.set()
         self._queue.put(None)
         while self._thread.is_alive():
             with suppress(AgentError):
                 self._remote.connection.cancel()
             self._thread.join(_CANCEL_S)
-        self._remote.close()
+        with suppress(AgentError):
+            self._remote.reset()
 
     # -- in the thread ------------------------------------------------------------------------
 
@@ -312,25 +313,19 @@ class RemoteRunner(Runner):
         """Open the connection again; raise `AgentError` if that is not possible in time."""
         self._report("lost", failure.message)
         ends = time.monotonic() + self._patience_s
-        self._remote.close()
         while True:
             try:
-                remote = RemoteDevice(self._remote.transport)
-                try:
-                    found = _identify(remote, self._index)
-                except AgentError:
-                    remote.close()
-                    raise
+                self._remote.reopen()
+                found = _identify(self._remote, self._index)
                 break
             except AgentError as error:
                 if time.monotonic() > ends or self._closing.wait(_AGAIN_S):
                     raise
                 logger.info("%s", error.message)
-        self._remote = remote
         if found != self._device:
             raise AgentError(
-                f"Tuning on {self._device.name} cannot continue: {remote.transport.name} is now "
-                f"{found.name} with the driver {found.driver!r}; {self._device.driver!r} was "
+                f"Tuning on {self._device.name} cannot continue: {self._remote.transport.name} is "
+                f"now {found.name} with the driver {found.driver!r}; {self._device.driver!r} was "
                 "expected.",
                 remedy="Attach the first device again, or start again with a new journal.",
             )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..compiler.options import CompileKeywords, takes_options, with_keywords
+from .remote import RemoteDevices
 from .session import Network, Options, Tuned
 from .session import tune as run_session
 from .tuner import Budget
@@ -31,7 +32,10 @@ def tune(
     relatives: Sequence[str | os.PathLike[str]] = (),
     **options: Unpack[CompileKeywords],
 ) -> Tuned:
-    """Find better knobs for a network's primary functions by measuring them on this machine.
+    """Find better knobs for a network's primary functions by measuring them.
+
+    They are measured on this machine, or on the phone or board of `tvmflow.connect` that is given
+    as ``device``.
 
     Parameters
     ----------
@@ -71,6 +75,13 @@ def tune(
     >>> tvmflow.tune("mobilenet_v2.onnx", "cpu.journal", seconds=900)
     <Tuned: 21 tasks, 402 trials in 905 s; network 14.20 ms before, 9.81 ms after>
     """
+    phone = options.get("device", "")
+    there: RemoteDevices | None = None
+    if not isinstance(phone, str):
+        from ..compiler.remote import device_file_of
+
+        there = RemoteDevices(phone, device_index)
+        options = {**options, "device": str(device_file_of(phone, device_index))}
     network = Network(model, with_keywords(None, options, "tune"))
     how = Options(
         budget=Budget(trials, seconds, patience),
@@ -79,4 +90,4 @@ def tune(
         device_index=device_index,
         compare=compare,
     )
-    return run_session(network, journal, how, relatives=relatives)
+    return run_session(network, journal, how, relatives=relatives, farm=there)

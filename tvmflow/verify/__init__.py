@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from ..module.load import OtherMachine
     from ..module.module import Module
     from .compare import Report
 
@@ -32,11 +33,12 @@ class _Callable(ModuleType):
         inputs: Mapping[str, np.ndarray] | None = None,
         *,
         seed: int = 0,
+        device: int | OtherMachine = 0,
     ) -> Report:
         """Compare a module's results with ONNX Runtime's, as :func:`.compare.verify` does."""
         from .compare import verify
 
-        return verify(model, module, inputs, seed=seed)
+        return verify(model, module, inputs, seed=seed, device=device)
 
 
 sys.modules[__name__].__class__ = _Callable

@@ -19,7 +19,7 @@ import numpy as np
 from ..errors import VerificationError
 from ..ir.units import counted
 from ..module.blocked_layout import all_to_logical
-from ..module.load import load
+from ..module.load import OtherMachine, load
 from ..module.module import Module
 from ..module.samples import random_inputs
 from .halves import first_loss
@@ -81,6 +81,7 @@ def verify(
     inputs: Arrays | None = None,
     *,
     seed: int = 0,
+    device: int | OtherMachine = 0,
 ) -> Report:
     """Compare a module's results with ONNX Runtime's.
 
@@ -99,9 +100,11 @@ def verify(
         The module, or its file.
     inputs
         Arrays by ONNX name; random ones of `seed` by default.
+    device
+        Device for a module file, as for `tvmflow.load`.
     """
     if isinstance(module, str | os.PathLike):
-        with closing(load(module)) as opened:
+        with closing(load(module, device=device)) as opened:
             return verify(model, opened, inputs, seed=seed)
     values = dict(inputs) if inputs is not None else random_inputs(module, seed)
     logical = all_to_logical(module.inputs, values)
