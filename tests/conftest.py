@@ -187,6 +187,12 @@ def _no_arm64() -> str | None:
     return _no_command("qemu-aarch64-static")()
 
 
+def _no_ssh() -> str | None:
+    if not Path("/usr/sbin/sshd").exists():
+        return "there is no server (Debian's openssh-server)"
+    return _no_command("ssh")()
+
+
 def _no_mesa() -> str | None:
     from tvmflow.devices.gpus import find_gpu
     from tvmflow.errors import DeviceError
@@ -231,6 +237,8 @@ NEEDS: dict[str, Reason] = {
     "oclgrind": _no_command("oclgrind"),
     "onnxruntime": _no_module("onnxruntime"),
     "cross": _no_module("ziglang"),
+    "adb": _no_command("adb"),
+    "ssh": _no_ssh,
     "java": _no_command("javac"),
     "kotlin": no_kotlin,
     "android": no_android,
@@ -244,7 +252,7 @@ NEEDS: dict[str, Reason] = {
 #: Requirements that `make test` installs itself: if one is missing, CI fails instead of skipping.
 INSTALLED = ("opencl", "onnxruntime", "cross")
 #: Requirements from the system's packages, which a newcomer's machine may lack.
-FROM_SYSTEM = ("oclgrind", "java", "kotlin", "android", "browser", "arm64")
+FROM_SYSTEM = ("oclgrind", "adb", "ssh", "java", "kotlin", "android", "browser", "arm64")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import threading
@@ -21,10 +20,7 @@ from tvmflow.agent.adb import FOLDER, Adb
 from tvmflow.devices.host import Host
 from tvmflow.errors import AgentError
 
-pytestmark = [
-    pytest.mark.adb,
-    pytest.mark.skipif(shutil.which("adb") is None, reason="adb is not installed"),
-]
+pytestmark = pytest.mark.adb
 
 
 @pytest.fixture(scope="module")
