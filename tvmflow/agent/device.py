@@ -35,6 +35,7 @@ from ..runtime.json_types import JsonObject
 from .connection import Connection
 from .frames import Code, FieldReader, Fields, Kind
 from .places import parse_place
+from .requirements import find_obstacle, needed_plan
 from .transports import Transport
 
 if TYPE_CHECKING:
@@ -184,6 +185,7 @@ class RemoteDevice(AbstractContextManager["RemoteDevice"]):
         """
         path = Path(library)
         self._check_host(path)
+        self._check_opencl(path, backend, device_index)
         files = {"": path}
         weights = path.with_name(path.name + SIDECAR_SUFFIX)
         for sidecar in (weights, sidecar_path(path)):
@@ -217,6 +219,15 @@ class RemoteDevice(AbstractContextManager["RemoteDevice"]):
                 f"{'Android' if host.is_android else 'Linux'}.",
                 remedy=f"Compile it with `host={self.connection.host_name}`.",
             )
+
+    def _check_opencl(self, path: Path, backend: str, device_index: int) -> None:
+        plan = needed_plan(path, backend)
+        if plan is None:
+            return
+        found = find_obstacle(plan, self.require_opencl(device_index))
+        if found is not None:
+            obstacle, remedy = found
+            raise AgentError(f"{path} was not sent to {self.name}: {obstacle}.", remedy=remedy)
 
     # -- kernels ------------------------------------------------------------------------------
 

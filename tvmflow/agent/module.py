@@ -25,7 +25,7 @@ from ..module.standalone.read import EncodedPlan
 from ..module.values import Outputs, as_array, put
 from ..runtime.json_types import JsonObject
 from ..runtime.timing import Spread
-from .device import RemoteDevice, RemoteLibrary
+from .device import SHARED_CACHE, RemoteDevice, RemoteLibrary
 
 #: Ratio of the last runs' median to the first ones' above which a device counts as throttled.
 _SLOWER = 1.1
@@ -77,6 +77,7 @@ class AgentModule(StandaloneModule):
         device_index: int = 0,
         check_weights: bool = True,
         backend: str = "auto",
+        cache: int = SHARED_CACHE,
         whole: tuple[AgentModule, int] | None = None,
     ):
         super().__init__(
@@ -87,6 +88,7 @@ class AgentModule(StandaloneModule):
             whole=whole,
         )
         self.remote = device
+        self._cache = cache
         #: Sensors around the last measurement.
         self.conditions: Conditions | None = None
 
@@ -95,7 +97,11 @@ class AgentModule(StandaloneModule):
         """Return a view of the module for each of its shapes; itself if there is only one."""
         if self._whole is not None or self._plan.shapes == 1:
             return (self,)
-        options = {"device_index": self.device_index, "backend": self._backend}
+        options = {
+            "device_index": self.device_index,
+            "backend": self._backend,
+            "cache": self._cache,
+        }
         return tuple(
             AgentModule(self.path, self.remote, whole=(self, number), **options)  # type: ignore[arg-type]
             for number in range(self._plan.shapes)
@@ -116,6 +122,18 @@ class AgentModule(StandaloneModule):
         """Return the library's report of device, memory and programs."""
         with self._lock:
             return self._remote_running().library.describe()
+
+    @property
+    def first_run_ms(self) -> float:
+        """Return the time from opening the library to the first outputs, on the device's clock."""
+        with self._lock:
+            running = self._remote_running()
+            return running.library.open_ms + (running.first_ms or 0.0)
+
+    def binaries(self) -> dict[str, bytes]:
+        """Return the files of the library's cache by name, and close it; see `NEW_CACHE`."""
+        with self._lock:
+            return self._remote_running().library.binaries()
 
     def memory(self) -> dict[str, int]:
         """Return the model's memory in bytes, by kind."""
@@ -229,7 +247,11 @@ class _RemoteRunning:
     def _opened(self, flags: int) -> RemoteLibrary:
         module = self._module
         return module.remote.open(
-            module.path, backend=module._backend, device_index=module.device_index, flags=flags
+            module.path,
+            backend=module._backend,
+            device_index=module.device_index,
+            flags=flags,
+            cache=module._cache,
         )
 
     def run(

@@ -17,6 +17,7 @@ from ..devices.choices import STANDALONE
 from ..ir.units import bytes_text
 from .options import farm_of, in_panels, load_operators, with_compile_flags
 from .output import err_console, note, note_file, print_json, print_table, state
+from .places import Place
 from .session import command
 from .text import ms_text
 
@@ -55,6 +56,8 @@ PRECOMPILE_EXAMPLES = """
   tvmflow precompile libmobilenet.so --tracker 192.168.1.10:9190 --key rk3588
       --secret-file farm.secret
       on every free server of a farm that has this key
+  tvmflow precompile libmobilenet.so --on adb
+      on the attached phone
   tvmflow inspect libmobilenet.so
       shows the devices whose binaries there are
 
@@ -186,6 +189,7 @@ def precompile_library(
     key: str | None = None,
     secret_file: Path | None = None,
     device_index: int = 0,
+    on: str | None = None,
 ) -> None:
     """Store the binaries that devices' drivers build next to a standalone library.
 
@@ -194,17 +198,24 @@ def precompile_library(
     from ..errors import FarmError
     from ..farm.precompile import precompile_on_farm
     from ..module.standalone.format import Section
-    from ..module.standalone.precompile import Source, precompile
+    from ..module.standalone.precompile import Source, precompile, start_here
     from ..module.standalone.programs import sidecar_path, update
 
-    lent = farm_of(tracker, key, secret_file)
+    if on is not None and (tracker or key):
+        raise typer.BadParameter("--tracker and --key do not go with --on.")
+    lent = farm_of(tracker, key, None if on else secret_file)
     source = Source.open(library)
     found: dict[str, Precompiled] = {}
     failed: dict[str, str] = {}
     changed: Counter[str] = Counter()
     answers: Iterator[tuple[str, Precompiled | str]]
-    if lent is None:
-        answers = iter([("this machine", precompile(source, device_index))])
+    if on is not None:
+        from ..agent.precompile import start_on
+
+        with Place(on, secret_file).connect() as device:
+            answers = iter([(on, precompile(source, start_on(device, device_index)))])
+    elif lent is None:
+        answers = iter([("this machine", precompile(source, start_here(device_index)))])
     else:
         answers = precompile_on_farm(source, *lent, device_index)
     for where, answer in answers:

@@ -11,7 +11,13 @@ from tempfile import TemporaryDirectory
 from ..devices.host import Host
 from ..errors import FarmError, TvmflowError
 from ..module import elf
-from ..module.standalone.precompile import START_LIMIT_S, Precompiled, Source, precompile
+from ..module.standalone.precompile import (
+    START_LIMIT_S,
+    Precompiled,
+    Source,
+    precompile,
+    start_here,
+)
 from ..module.standalone.programs import SOURCE, read, sidecar_path, update
 from ..runtime import process
 from ..runtime.json_types import JsonObject
@@ -119,7 +125,7 @@ def precompile_for_client(name: str, device_index: int) -> str:
 
     library = Path(tvm_ffi.get_global_func("tvm.rpc.server.workpath")(name))
     try:
-        found = precompile(Source.open(library), device_index)
+        found = precompile(Source.open(library), start_here(device_index))
         update(sidecar_path(library), found.programs)
     except TvmflowError as error:
         return json.dumps({"error": str(error)})

@@ -27,7 +27,7 @@ import tvmflow
 from tvmflow.errors import ArtifactError, DeviceError
 from tvmflow.farm.tracker import Tracker
 from tvmflow.module.standalone import programs
-from tvmflow.module.standalone.precompile import Source
+from tvmflow.module.standalone.precompile import Source, start_here
 from tvmflow.module.standalone.precompile import precompile as precompile_here
 
 pytestmark = [pytest.mark.opencl, pytest.mark.slow]
@@ -293,7 +293,7 @@ def test_drivers_that_compile_at_the_first_launch_have_had_one(faked, monkeypatc
     monkeypatch.setenv("FAKE_OPENCL_BINARIES", "late")
     monkeypatch.setenv("FAKE_OPENCL_PLATFORM_NAME", "Portable Computing Language")
     monkeypatch.setenv("FAKE_OPENCL_DRIVER", "3.1")
-    found = precompile_here(faked, 0)
+    found = precompile_here(faked, start_here(0))
     assert len(found.programs) == 1
     assert found.binary_bytes == len(found.programs[0].binary)
     assert not programs.sidecar_path(faked.library).exists()
@@ -306,6 +306,6 @@ def test_drivers_that_compile_at_the_first_launch_have_had_one(faked, monkeypatc
 def test_drivers_without_binaries_of_use_are_told(faked, monkeypatch, binaries, said):
     monkeypatch.setenv("FAKE_OPENCL_BINARIES", binaries)
     with pytest.raises(DeviceError, match=said) as caught:
-        precompile_here(faked, 0)
+        precompile_here(faked, start_here(0))
     assert "Update the driver" in caught.value.remedy
     assert not list(faked.library.parent.glob(".*.tmp"))

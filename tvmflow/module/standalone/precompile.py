@@ -1,17 +1,19 @@
 """Precompilation: have a device's driver build the binaries of a library's programs.
 
 The binaries are taken from the library's cache folder, so that they are complete even if the driver
-compiles at the first launch.  Each start runs in a separate process: the driver's state in memory
-cannot shorten the second one, and a driver that crashes or hangs does not affect this process.
+compiles at the first launch.  Each start runs in a separate process, here or on a phone: the
+driver's state in memory cannot shorten the second one, and a driver that crashes or hangs does not
+affect this process.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from ...runtime.json_types import JsonObject
 from ...runtime.process import Worker, WorkerLostError
 from ..artifact import SIDECAR_SUFFIX
 from ..files import place_copy, require_space, staging
+from ..module import Module
 from .loaded import StandaloneModule
 from .programs import OWNER, SOURCE, Program, from_folder, read, sidecar_path, update
 from .read import EncodedPlan, find_plan, find_weights, is_standalone
@@ -37,6 +40,11 @@ _DRIVER_CACHES = (
     "MESA_SHADER_CACHE_DIR",
     "XDG_CACHE_HOME",
 )
+
+#: A way to start a library and run it once.  It takes the library, an empty folder for the driver's
+#: files, and whether binaries are wanted, which are then in ``standalone`` in that folder; it
+#: returns the time in ms and the library's description, or raises `DeviceError` or `AgentError`.
+Start: TypeAlias = Callable[[Path, Path, bool], tuple[float, JsonObject]]
 
 
 @dataclass(frozen=True)
@@ -96,11 +104,11 @@ class Source:
         return cls(library, plan, None if weights == library else weights)
 
 
-def precompile(source: Source, device_index: int) -> Precompiled:
-    """Start a library twice on a device, without binaries and with those of the first start.
+def precompile(source: Source, start: Start) -> Precompiled:
+    """Start a library twice, without binaries and with those of the first start.
 
     Raises `DeviceError` if there is no device, or its driver fails, returns no binaries or refuses
-    them.
+    them, and what ``start`` raises.
     """
     library = source.library
     with staging(sidecar_path(library)) as stage:
@@ -109,9 +117,10 @@ def precompile(source: Source, device_index: int) -> Precompiled:
         place_copy(library.resolve(), copy)
         if source.weights_file is not None:
             copy.with_name(copy.name + SIDECAR_SUFFIX).symlink_to(source.weights_file.resolve())
-        folder = stage / "cache"
-        first = {"TVMFLOW_CACHE": "1", "TVMFLOW_CACHE_DIR": str(folder)}
-        without_ms, about = _start(copy, device_index, first, stage / "first")
+        folders = stage / "first", stage / "second"
+        for folder in folders:
+            folder.mkdir()
+        without_ms, about = _of(library, start, copy, folders[0], keeps=True)
         device = about["device"]
         description = {
             "device": device["name"],
@@ -119,7 +128,7 @@ def precompile(source: Source, device_index: int) -> Precompiled:
             "platform": f"{device['platform']} {device['version']}",
             SOURCE: source.plan.source_digest,
         }
-        programs = tuple(from_folder(folder / "standalone", description))
+        programs = tuple(from_folder(folders[0] / "standalone", description))
         if not programs:
             raise DeviceError(
                 f"Precompiling {library} on {device['name']} failed: binaries were expected, but "
@@ -127,7 +136,7 @@ def precompile(source: Source, device_index: int) -> Precompiled:
                 remedy="Update the driver; without binaries each start compiles the kernels.",
             )
         update(sidecar_path(copy), programs)
-        with_ms, again = _start(copy, device_index, {"TVMFLOW_CACHE": "0"}, stage / "second")
+        with_ms, again = _of(library, start, copy, folders[1], keeps=False)
     if again["programs_shipped"] != len(programs):
         raise DeviceError(
             f"Precompiling {library} on {device['name']} failed: its driver took "
@@ -138,28 +147,50 @@ def precompile(source: Source, device_index: int) -> Precompiled:
     return Precompiled(**owner, without_ms=without_ms, with_ms=with_ms, programs=programs)
 
 
-def _start(
-    library: Path, index: int, settings: Mapping[str, str], driver_cache: Path
+def _of(
+    library: Path, start: Start, copy: Path, folder: Path, *, keeps: bool
 ) -> tuple[float, JsonObject]:
-    driver_cache.mkdir()
-    environment = {**dict.fromkeys(_DRIVER_CACHES, str(driver_cache)), **settings}
-    with closing(Worker(environment)) as worker:
-        try:
-            result = worker.call(start, library, index, timeout_s=START_LIMIT_S)
-        except (WorkerLostError, RuntimeError) as error:
-            raise DeviceError(
-                f"Starting {library.name} failed: {error}.",
-                remedy="Update the device's driver, or choose another device.",
-            ) from error
-    if isinstance(result, TvmflowError):
+    """Start a copy of a library; errors name the library."""
+    try:
+        return start(copy, folder, keeps)
+    except TvmflowError as error:
         # The copy is removed before the user reads the message.
-        result.message = result.message.replace(str(library), library.name)
-        raise result
-    ms, about = result
-    return ms, about
+        error.message = error.message.replace(str(copy), str(library))
+        raise
 
 
-def start(library: Path, device_index: int) -> tuple[float, JsonObject] | TvmflowError:
+def start_here(device_index: int) -> Start:
+    """Return a start on an OpenCL device of this machine, in a process of its own."""
+
+    def start(library: Path, folder: Path, keeps: bool) -> tuple[float, JsonObject]:
+        environment = {**dict.fromkeys(_DRIVER_CACHES, str(folder)), "TVMFLOW_CACHE": "0"}
+        if keeps:
+            environment |= {"TVMFLOW_CACHE": "1", "TVMFLOW_CACHE_DIR": str(folder)}
+        with closing(Worker(environment)) as worker:
+            try:
+                result = worker.call(run_once, library, device_index, timeout_s=START_LIMIT_S)
+            except (WorkerLostError, RuntimeError) as error:
+                raise DeviceError(
+                    f"Starting {library.name} failed: {error}.",
+                    remedy="Update the device's driver, or choose another device.",
+                ) from error
+        if isinstance(result, TvmflowError):
+            raise result
+        ms, about = result
+        return ms, about
+
+    return start
+
+
+def zeros(module: Module) -> list[np.ndarray]:
+    """Return inputs of a module for a run that only starts it."""
+    return [
+        np.zeros(info.logical_shape or info.shape, dtype_from_name(info.dtype))
+        for info in module.inputs
+    ]
+
+
+def run_once(library: Path, device_index: int) -> tuple[float, JsonObject] | TvmflowError:
     """Open a library and run it once, in a worker; return the time in ms and its description.
 
     Errors are returned, as a worker raises only their text.
@@ -169,10 +200,7 @@ def start(library: Path, device_index: int) -> tuple[float, JsonObject] | Tvmflo
         # With another backend, the library could choose the CPU, store that choice next to the
         # binaries, and not report the device's fault.
         with StandaloneModule(library, device_index=device_index, backend="opencl") as module:
-            inputs = module.inputs
-            module.run(
-                [np.zeros(i.logical_shape or i.shape, dtype_from_name(i.dtype)) for i in inputs]
-            )
+            module.run(zeros(module))
             return (time.perf_counter() - began) * 1e3, module.describe()
     except TvmflowError as error:
         return error
