@@ -10,6 +10,7 @@ import typer
 
 from ..ir.units import bytes_text, counted
 from .output import note, note_file, print_facts, print_json, print_table
+from .places import Place, loaded
 from .session import command
 from .text import knobs_text, ms_text, shape_text, times_text
 
@@ -30,6 +31,8 @@ EXAMPLES = """
   tvmflow inspect net.so --json | jq .inputs
   tvmflow inspect libnet.so --host-abi --host android-arm64
       whether such a machine can load it: libraries, alignment, symbols; status 1 if not
+  tvmflow inspect libnet.so --on adb
+      and what the attached phone would choose: backend, device, programs, memory
 """
 
 
@@ -56,11 +59,19 @@ def inspect_module(
         "The machine for --host-abi, such as android-arm64. Default: the one that the file seems "
         "to be made for.",
     ] = None,
+    on: str | None = None,
+    secret_file: Path | None = None,
+    device_index: int = 0,
 ) -> None:
     """Show target, inputs, outputs, kernels, weights and versions of a module.
 
     The module is neither run nor loaded: modules for other machines can be inspected, too.
+    With --on, that device opens a standalone library, and says what it would run.
     """
+    if on is None and (secret_file or device_index):
+        raise typer.BadParameter("--secret-file and --device-index go with --on.")
+    if on is not None and host_abi:
+        raise typer.BadParameter("--host-abi does not go with --on.")
     if host is not None and not host_abi:
         raise typer.BadParameter("--host goes with --host-abi.")
     if host_abi:
@@ -68,6 +79,7 @@ def inspect_module(
         return
     from ..module.artifact import read_artifact
     from ..module.standalone.code_digest import check_code
+    from ..module.standalone.loaded import StandaloneModule
     from ..module.standalone.read import describe, find_plans, find_weights
 
     encoded = find_plans(module) if module.is_file() else None
@@ -82,12 +94,22 @@ def inspect_module(
             check_code(module)
             found.check()
         about = {"path": str(module), **describe(module, encoded, found), "checked": check}
+        if on is not None:
+            with loaded(module, Place(on, secret_file), device_index, True, "auto") as there:
+                assert isinstance(there, StandaloneModule)
+                about["on_device"] = there.describe()
         if print_json(about):
             return
         _print_standalone(about, kernels, weights, memory)
+        if on is not None:
+            print_facts(f"On {on}", _choices(about["on_device"]))
         if check:
             note(("Every byte of code, plan and weights matches its digest.", "green"))
         return
+    if on is not None:
+        raise typer.BadParameter(
+            f"--on opens standalone libraries, and {module} is none; compile with --standalone."
+        )
     from .shapes import chosen as of_options
 
     whole = read_artifact(module)
@@ -319,6 +341,30 @@ def _print_schedules(schedules: Mapping[str, JsonMapping]) -> None:
     ]
     columns = ["primary function", "family", "knobs", "from"]
     print_table("Schedules", columns, rows)
+
+
+def _choices(about: JsonMapping) -> list[tuple[str, str | None]]:
+    """Return what a device has chosen for a library that it opened."""
+    device, memory = about["device"], about["memory"]
+    is_cpu = about["backend"] == "cpu"
+    shipped, built = about["programs_shipped"], about["programs_built"]
+    origins = {
+        "built by the driver": built,
+        "shipped with the library": shipped,
+        "from the cache": about["programs"] - built - shipped,
+    }
+    return [
+        ("backend", about["backend"]),
+        ("no OpenCL", about["opencl_rejected"] or None),
+        ("device", device["name"]),
+        ("driver", None if is_cpu else f"{device['platform']}, {device['driver']}"),
+        ("programs", None if is_cpu else ", ".join(f"{n} {w}" for w, n in origins.items() if n)),
+        ("recorded by", about["recording"] or None),
+        ("buffers", bytes_text(memory["buffer_bytes"])),
+        ("images", bytes_text(memory["image_bytes"]) if memory["image_bytes"] else None),
+        ("weights", "read in place" if memory["weights_shared"] else "copied"),
+        ("cache", about["cache"] or None),
+    ]
 
 
 def _print_standalone(
