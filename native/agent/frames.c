@@ -89,6 +89,8 @@ int agent_read_frame(int file, int wait_ms, agent_frame* frame, const char** wro
   *wrong = "a frame's checksum is wrong";
   const uint32_t crc = agent_crc32(agent_crc32(0, header, 20), frame->payload, frame->bytes);
   if (crc != (uint32_t)fetch(header + 20, 4)) return -1;
+  *wrong = "the bytes 6 and 7 of a frame are not 0";
+  if (fetch(header + 6, 2) != 0) return -1;
   *wrong = NULL;
   return 1;
 }

@@ -19,7 +19,7 @@ enum { REPORT_NS = 250000000, LEAST_SAMPLES = 6 };
 enum { CACHE_NONE = 0, CACHE_SHARED = 1, CACHE_NEW = 2 };
 enum { WITH_COPIES = 1 };
 enum { SURE = 0, TIME_UP = 1, RUNS_DONE = 2 };
-static const uint64_t max_output_bytes = 1u << 30;
+static const uint64_t max_output_bytes = 1u << 30;  // of all outputs of a run
 
 // Data of an input or an output, as the host gave or wants it.
 typedef struct tensor {
@@ -377,6 +377,7 @@ static bool want_output(agent_call* call, tensor* t, uint32_t index, uint32_t dt
 static bool read_outputs(agent_call* call, model* m) {
   agent_reader* const in = &call->in;
   const uint32_t there = m->library.output_count(m->handle);
+  uint64_t left = max_output_bytes;
   if (!renew(call, &m->outputs, &m->output_count, agent_get_count(in, AGENT_MAX_ITEMS)))
     return false;
   for (uint32_t i = 0; i < m->output_count; ++i) {
@@ -384,12 +385,13 @@ static bool read_outputs(agent_call* call, model* m) {
     const uint32_t dtype = agent_get_u32(in);
     const uint64_t bytes = agent_get_u64(in);
     if (in->bad) break;
-    if (index >= there || bytes > max_output_bytes) {
+    if (index >= there || bytes > left) {
       agent_fail(call, AGENT_ARGUMENT, 0, "",
-                 "Output %u with %llu bytes is outside the limits: %u outputs, 1 GiB.", index,
-                 (unsigned long long)bytes, there);
+                 "Output %u with %llu bytes is outside the limits: %u outputs, 1 GiB in all.",
+                 index, (unsigned long long)bytes, there);
       return false;
     }
+    left -= bytes;
     if (!want_output(call, &m->outputs[i], index, dtype, bytes)) return false;
   }
   return agent_check_fields(call);

@@ -4,6 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+// Time after a request's limit at which the session ends itself.
+enum { ALARM_S = 2 };
 
 typedef struct object {
   uint32_t handle;
@@ -161,6 +165,8 @@ void agent_serve(int connection, const agent_store* store, agent_shared* shared,
         .answer = {answer, 0, AGENT_MAX_PAYLOAD, false},
     };
     void (*const handle)(agent_call*) = handler_of(frame.kind);
+    // The main process ends a late request, unless it is waiting for a host that has stalled.
+    alarm(frame.limit_ms / 1000 + ALARM_S);
     if (handle)
       handle(&call);
     else
@@ -170,6 +176,7 @@ void agent_serve(int connection, const agent_store* store, agent_shared* shared,
     if (!call.failed)
       agent_write_frame(connection, -1, (uint16_t)(frame.kind | AGENT_ANSWER), frame.id, 0,
                         call.answer.begin, call.answer.used);
+    alarm(0);
   }
   free(frame.payload);
   free(answer);

@@ -186,21 +186,6 @@ static bool start_session(supervisor* s) {
   return true;
 }
 
-// Reports that the session has ended by itself.
-static void lose_session(supervisor* s, bool kill_it) {
-  const request lost = s->current;
-  const uint32_t detail = end_session(s, kill_it);
-  s->current.kind = 0;
-  if (!lost.kind) return;
-  if (lost.cancelled)
-    send_error(s, lost.id, AGENT_CANCELLED, 0, "", "The request was cancelled.");
-  else if (detail < 256)
-    send_error(s, lost.id, AGENT_LOST, detail, "", "The session was ended by signal %u.", detail);
-  else
-    send_error(s, lost.id, AGENT_LOST, detail, "", "The session ended with status %u.",
-               detail - 256);
-}
-
 // Ends a request that takes too long, or that does not react to being cancelled.
 static void end_late_request(supervisor* s) {
   const request late = s->current;
@@ -212,6 +197,25 @@ static void end_late_request(supervisor* s) {
     send_error(s, late.id, AGENT_TIMEOUT, 0, "",
                "The request took longer than its limit of %u ms, and the session %s.",
                late.limit_ms, ended ? "was ended" : "does not end, as it waits for the driver");
+}
+
+// Reports that the session has ended by itself.
+static void lose_session(supervisor* s, bool kill_it) {
+  if (s->current.kind && now_ms() >= s->current.deadline_ms) {
+    end_late_request(s);
+    return;
+  }
+  const request lost = s->current;
+  const uint32_t detail = end_session(s, kill_it);
+  s->current.kind = 0;
+  if (!lost.kind) return;
+  if (lost.cancelled)
+    send_error(s, lost.id, AGENT_CANCELLED, 0, "", "The request was cancelled.");
+  else if (detail < 256)
+    send_error(s, lost.id, AGENT_LOST, detail, "", "The session was ended by signal %u.", detail);
+  else
+    send_error(s, lost.id, AGENT_LOST, detail, "", "The session ended with status %u.",
+               detail - 256);
 }
 
 // Passes the host's request on to the session.

@@ -23,6 +23,7 @@ long syscall(long number, ...);
 int fsync(int file);
 int ftruncate(int file, off_t size);
 int access(const char* path, int mode);
+unsigned alarm(unsigned seconds);
 int unlink(const char* path);
 int unlinkat(int folder, const char* path, int flags);
 int rmdir(const char* path);

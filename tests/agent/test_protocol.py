@@ -12,9 +12,11 @@ import signal
 import struct
 import subprocess
 import time
+import zlib
 
 import pytest
 from support import raw_agent as raw
+from support.mock_library import build_mock
 from support.raw_agent import Agent, Listener, sha256, text, u32, u64
 
 MB = 1 << 20
@@ -124,6 +126,9 @@ def test_the_first_request_is_a_greeting(start, kind):
 
 
 PING = raw.frame(raw.PING, 2)
+#: The same with something in the bytes that are always 0, and the right checksum.
+RESERVED = PING[:6] + b"\1" + PING[7:20]
+RESERVED += u32(zlib.crc32(RESERVED))
 
 
 @pytest.mark.parametrize(
@@ -132,6 +137,7 @@ PING = raw.frame(raw.PING, 2)
         (b"TVMB" + PING[4:], "TVMA"),
         (PING[:4] + b"\1" + PING[5:], "checksum"),
         (PING[:6] + b"\1" + PING[7:], "checksum"),
+        (RESERVED, "bytes 6 and 7"),
         (PING[:-1] + bytes([PING[-1] ^ 1]), "checksum"),
         (PING[:16] + u32(4 * MB + 1) + PING[20:], "longer than the limit"),
         (raw.frame(raw.SENSORS, 2, b"1234")[:-1] + b"5", "checksum"),
@@ -475,6 +481,21 @@ def test_faults_of_drivers_cost_the_session_only(start, fault, code, detail):
     assert agent.has(SOURCE) == [1]
 
 
+@pytest.mark.parametrize("stalls", ["sending", "receiving"])
+def test_a_host_that_stalls_does_not_keep_a_hanging_session(start, stalls):
+    agent = start(fault="hang clFinish")
+    program, x, y = build(agent), allocate(agent).u32, allocate(agent).u32
+    number = agent.send(raw.LAUNCH, launch(program, x, y), limit_ms=200)
+    sessions = agent.sessions
+    frame = raw.frame(raw.PING, 77)
+    # A pipe holds 64 KB: not all of the answers, but the requests after those.
+    agent.raw(frame[:-1] if stalls == "sending" else frame * 3000)
+    raw.wait_for_end(*sessions)
+    agent.raw(frame[-1:] if stalls == "sending" else b"")
+    assert agent.answer(number).error[0] == raw.TIMEOUT
+    assert allocate(agent).u32 > y
+
+
 def test_only_short_requests_are_accepted_during_one(start):
     agent = start(fault="hang clFinish")
     program, x, y = build(agent), allocate(agent).u32, allocate(agent).u32
@@ -546,6 +567,31 @@ def test_sessions_that_die_between_requests(agent):
 def test_time_limits_have_a_limit(agent, limit_ms):
     assert agent.request(raw.FACTS, limit_ms=limit_ms).error[0] == raw.ARGUMENT
     assert agent.request(raw.FACTS, limit_ms=3_600_000).kind == raw.FACTS | raw.ANSWER
+
+
+# -- libraries -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outputs", "code"),
+    [
+        ([MB << 10], raw.LIBRARY),
+        ([(MB << 10) + 1], raw.ARGUMENT),
+        ([512 * MB] * 2, raw.LIBRARY),
+        ([512 * MB, 512 * MB, 1], raw.ARGUMENT),
+        ([(1 << 64) - 1], raw.ARGUMENT),
+    ],
+)
+def test_outputs_of_a_run_have_a_limit_in_all(agent, tmp_path, outputs, code):
+    """Within it, the library refuses the size that is not its own."""
+    library = build_mock(tmp_path / "libmock.so").read_bytes()
+    agent.put(library)
+    fields = text("lib.so") + u32(1) + text("") + sha256(library) + u32(0, 0, 0, 0, 0)
+    handle = agent.request(raw.OPEN, fields + text("") + u32(0)).u32
+    wanted = b"".join(u32(0, 0) + u64(count) for count in outputs)
+    refused = agent.request(raw.RUN, u32(handle, 0, 0, len(outputs)) + wanted).error
+    assert refused[0] == code, refused
+    assert code == raw.LIBRARY or "1 GiB in all" in refused[2]
 
 
 # -- ends ------------------------------------------------------------------------------------------

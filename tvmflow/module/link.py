@@ -201,8 +201,8 @@ memrchr memset qsort snprintf sscanf strcasestr strcat strchr strcmp strcpy strc
 strlen strncmp strncpy strndup strnlen strpbrk strrchr strspn strstr strtod strtok_r strtol
 strtoll strtoul strtoull tolower toupper vsnprintf
 
-__cxa_atexit __cxa_finalize __errno __libc_init __stack_chk_fail _exit clock_gettime fork getauxval
-getenv geteuid getpid getppid gettid getuid kill nanosleep prctl setpgid signal waitpid
+__cxa_atexit __cxa_finalize __errno __libc_init __stack_chk_fail _exit alarm clock_gettime fork
+getauxval getenv geteuid getpid getppid gettid getuid kill nanosleep prctl setpgid signal waitpid
 pthread_cond_broadcast pthread_cond_destroy pthread_cond_init pthread_cond_signal pthread_cond_wait
 pthread_create pthread_detach pthread_getspecific pthread_join pthread_key_create
 pthread_mutex_destroy pthread_mutex_init pthread_mutex_lock pthread_mutex_trylock
