@@ -210,6 +210,19 @@ class AgentModule(StandaloneModule):
             versions={"tvmflow": _versions.__version__, "TVM": str(self.metadata.get("tvm", ""))},
         )
 
+    def remarks(self) -> list[str]:
+        """Return sentences on the last measurement: temperatures, throttling."""
+        found = []
+        if self.conditions is not None:
+            if (celsius := self.conditions.celsius) is not None:
+                found.append(
+                    "The hottest sensor showed {:.1f} °C at the beginning and {:.1f} °C at the "
+                    "end.".format(*celsius)
+                )
+            if self.conditions.throttled:
+                found.append(self.conditions.throttled)
+        return found
+
     def _remote_running(self) -> _RemoteRunning:
         running = self._opened()
         assert isinstance(running, _RemoteRunning)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,7 +25,7 @@ from .output import (
     print_table,
     state,
 )
-from .places import Place
+from .places import MODEL, Place, Requested, opened_there
 from .session import command
 from .text import ms_text, times_text
 
@@ -60,7 +60,6 @@ EXAMPLES = """
 
 _WARMUP = 5
 _MODEL_BATCHES = [1, 2, 4, 8]
-_MODEL = ".onnx"
 
 
 @command
@@ -270,23 +269,6 @@ def _condition_facts(conditions: Conditions) -> list[tuple[str, str]]:
 
 
 @dataclass(frozen=True)
-class Requested:
-    """Options for a module or a model on a device of ``--on``."""
-
-    target: str | None
-    device: str | None
-    dtype: str | None
-    shape: list[str]
-    device_index: int
-    backend: str
-
-    def options(self) -> dict[str, Any]:
-        """Return the options of a compilation that were given."""
-        of = {"target": self.target, "device": self.device, "dtype": self.dtype}
-        return {name: value for name, value in of.items() if value is not None}
-
-
-@dataclass(frozen=True)
 class Length:
     """Length of a measurement."""
 
@@ -307,8 +289,6 @@ def _measure_there(
 ) -> None:
     """Measure a library, or a model that is compiled for the device, there."""
     from ..agent.module import AgentModule
-    from ..compiler.pipeline import compile
-    from ..compiler.remote import options_for
     from ..module.bench import bench
     from .arrays import choose_inputs
     from .shapes import chosen
@@ -316,25 +296,13 @@ def _measure_there(
     if len(files) != 1:
         raise typer.BadParameter(f"{len(files)} modules are measured with --scaling only.")
     (file,) = files
-    is_model = file.suffix == _MODEL
-    if not is_model and requested.options():
+    if file.suffix != MODEL and requested.options():
         raise typer.BadParameter("--target, --device and --dtype are for ONNX models.")
     with ExitStack() as stack:
-        device = stack.enter_context(place.connect())
         status = stack.enter_context(err_console().status("compiling"))
-        path, shape = file, requested.shape
-        if is_model:
-            options = options_for(
-                device,
-                device_index=requested.device_index,
-                shapes=parse_shapes(shape),
-                **requested.options(),
-            )
-            path, shape = stack.enter_context(compile(file, options=options)).path, []
+        opened = stack.enter_context(opened_there(file, place, requested))
         status.update("measuring")
-        whole = device.load(path, device_index=requested.device_index, backend=requested.backend)
-        stack.callback(whole.close)
-        network = chosen(whole, shape, at) or whole.variants[0]
+        network = chosen(opened.module, opened.shape, at) or opened.module.variants[0]
         assert isinstance(network, AgentModule)
         inputs = choose_inputs(values[0], values[1], network, values[2])
         timing = bench(
@@ -450,12 +418,12 @@ def _network(
     from ..explain.scaling.sources import from_model, from_models, from_modules, is_batch_open
     from ..farm.tracker import check_preset
 
-    if not any(file.suffix == _MODEL for file in files):
+    if not any(file.suffix == MODEL for file in files):
         if wanted.target or wanted.device or wanted.host or wanted.shape:
             raise typer.BadParameter("--target, --device, --host and --shape are for ONNX models.")
         network = from_modules(files)
         return network, find_place(network.target, network.host)
-    if any(file.suffix != _MODEL for file in files):
+    if any(file.suffix != MODEL for file in files):
         raise typer.BadParameter("ONNX models or modules are measured, not both together.")
     target, device = wanted.target or "opencl", wanted.device or "auto"
     check_target(target)

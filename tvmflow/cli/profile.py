@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..devices.choices import PRECISIONS
 from ..ir.units import bytes_text, counted
-from .options import with_flags
+from .options import with_flags, words
 from .output import note, note_file, out_console, print_facts, print_json, print_launches
+from .places import MODEL, Place, Requested, opened_there
 from .session import command
 from .text import ms_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ..devices.device_file import DeviceFile
     from ..explain.isa.record import Report
     from ..explain.profiling.record import KernelLaunch, Profile
+    from ..module.module import Module
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -36,6 +41,8 @@ EXAMPLES = """
       next to each kernel, its machine code for another GPU (tvmflow isa --setup)
   tvmflow profile phone.json --html phone.html
       measures nothing: the page for a profile from another machine
+  tvmflow profile net.onnx --on adb --device pixel8.json --html phone.html
+      on the attached phone, with the ceilings that `tvmflow probe` measured there
 """
 
 _MAX_FINDINGS = 10
@@ -79,11 +86,30 @@ def profile_module(
     of_extents: str | None = None,
     device_index: int = 0,
     check_weights: bool = True,
+    on: str | None = None,
+    secret_file: Path | None = None,
+    target: Annotated[
+        str | None, words("opencl", "llvm"), "For an ONNX model with --on: default opencl."
+    ] = None,
+    device: Annotated[
+        str | None,
+        "DEVICE",
+        "With --on: a device file of `tvmflow probe`, whose rates are the ceilings; for an ONNX "
+        "model also what its kernels are for, or a preset.",
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        words(*PRECISIONS),
+        "For an ONNX model with --on: precision of tensors, default fp16 on GPUs that have it.",
+    ] = None,
 ) -> None:
     """Measure each kernel of a network, and report what limits it.
 
     Operations and bytes are counted in the generated code. Ceilings are measured once on this
     device, by kernels that do only one thing, and cached.
+
+    With --on the kernels are measured on that device. An ONNX model is first compiled for it; a
+    standalone library carries no operations and bytes.
 
     Instead of a module, a profile that --json printed (FILE.json) can be shown again.
     """
@@ -108,6 +134,10 @@ def profile_module(
         raise typer.BadParameter(
             f"{', '.join(given)} are for modules: {module} is shown as it was measured."
         )
+    if on is None and (target or device or dtype or secret_file):
+        raise typer.BadParameter("--target, --device, --dtype and --secret-file go with --on.")
+    if on is not None and (is_profile or fresh_ceilings):
+        raise typer.BadParameter("--fresh-ceilings and measured profiles do not go with --on.")
     from ..explain.profiling.page.write import page_text
     from ..explain.profiling.reading import read_profile
     from ..explain.profiling.trace import trace as trace_of
@@ -127,8 +157,18 @@ def profile_module(
             from .arrays import choose_inputs
             from .shapes import chosen
 
-            whole = load(module, device=device_index, check_weights=check_weights)
-            stack.callback(whole.close)
+            functions_of: Module | None = None
+            file: DeviceFile | None = None
+            whole: Module
+            if on is not None:
+                file = _device_file(module, target or dtype, device)
+                requested = Requested(target, device, dtype, of_shape or [], device_index, "auto")
+                place = Place(on, secret_file)
+                opened = stack.enter_context(opened_there(module, place, requested, describes=True))
+                whole, of_shape, functions_of = opened.module, opened.shape, opened.functions_of
+            else:
+                whole = load(module, device=device_index, check_weights=check_weights)
+                stack.callback(whole.close)
             network = chosen(whole, of_shape, of_extents) or whole.variants[0]
             values = choose_inputs(inputs, random_seed, network)
             found = profile(
@@ -138,7 +178,12 @@ def profile_module(
                 fresh_ceilings=fresh_ceilings,
                 analyse=not no_findings,
                 busy=busy,
+                functions_of=functions_of,
+                device_file=file,
             )
+            if on is not None:
+                # A model's library is a temporary file.
+                found = replace(found, module=replace(found.module, path=str(module)))
         for path, stage in stages.items():
             if path == html:
                 text = page_text(found, before, codes)
@@ -151,6 +196,18 @@ def profile_module(
     if print_json(found.to_json()):
         return
     _print(out_console(), found)
+
+
+def _device_file(file: Path, compiled: str | None, device: str | None) -> DeviceFile | None:
+    """Return the device file of ``--device``, if it names one.
+
+    ``compiled`` is one of the other options of a compilation, if any was given.
+    """
+    from ..devices.device_file import DeviceFile, is_device_file
+
+    if file.suffix != MODEL and (compiled or (device and not is_device_file(device))):
+        raise typer.BadParameter("--target, --dtype, and presets as --device, are for ONNX models.")
+    return DeviceFile.read(Path(device)) if device and is_device_file(device) else None
 
 
 def _machine_code(module: Path, choice: str) -> Report:

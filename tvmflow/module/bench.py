@@ -80,6 +80,9 @@ class TimesItself(Protocol):
     def setting(self) -> Setting:
         """Return the setting in which the module runs."""
 
+    def remarks(self) -> list[str]:
+        """Return sentences on the last measurement: temperatures, throttling."""
+
 
 @dataclass(frozen=True)
 class Benchmark(Timing):

@@ -8,17 +8,19 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tvm import tirx
 
 from ...compiler.metadata import kernel_texts
+from ...devices.device_file import DeviceFile
 from ...devices.target import resolve
 from ...errors import InputError
 from ...ir.units import counted
-from ...module.bench import benchmark
+from ...module.bench import TimesItself, benchmark
 from ...module.functions import functions_of_shape, tir_text
 from ...module.kernel_time import KernelTime
-from ...module.load import load
+from ...module.load import OtherMachine, load
 from ...module.module import Module
 from ...module.samples import random_inputs
 from ...module.setting import device_of
@@ -55,10 +57,12 @@ def profile(
     *,
     runs: int = DEFAULT_RUNS,
     seed: int = 0,
-    device: int = 0,
+    device: int | OtherMachine = 0,
     fresh_ceilings: bool = False,
     analyse: bool = True,
     busy: bool = False,
+    functions_of: Module | None = None,
+    device_file: DeviceFile | None = None,
 ) -> Profile:
     """Measure where a network's time goes.
 
@@ -73,7 +77,7 @@ def profile(
     seed
         Seeds the random inputs.
     device
-        Index of the device, for a module file.
+        Device for a module file, as for `tvmflow.load`.
     fresh_ceilings
         Measure the device's ceilings even if they are known.
     busy
@@ -82,6 +86,11 @@ def profile(
     analyse
         Analyse kernels, too (:mod:`tvmflow.explain.analysis`), which takes up to
         :data:`~tvmflow.explain.analysis.report.BUDGET_S` seconds or a little more.
+    functions_of
+        A module for TVM's runtime of the same network and options as a standalone library, which
+        carries no functions: operations, bytes and nodes are counted in this one.
+    device_file
+        Facts about the device of another machine, with the rates that its ceilings are.
 
     Returns
     -------
@@ -104,29 +113,49 @@ def profile(
     ('head/Conv', 'head/Clip')
     """
     if not isinstance(module, Module):
-        options = {"fresh_ceilings": fresh_ceilings, "analyse": analyse, "busy": busy}
+        options: dict[str, Any] = {"fresh_ceilings": fresh_ceilings, "analyse": analyse}
+        options |= {"busy": busy, "functions_of": functions_of, "device_file": device_file}
         with closing(load(module, device=device)) as opened:
             return profile(opened, inputs, runs=runs, seed=seed, **options)
     if runs < 1:
         raise InputError(f"Measuring {runs} runs is not possible.", remedy="Give at least one run.")
     values = dict(inputs) if inputs is not None else random_inputs(module, seed)
     watch = Watch()
-    timing = benchmark(module, values, runs=runs, warmup=2)
+    is_elsewhere = isinstance(module, TimesItself)
+    if isinstance(module, TimesItself):
+        timing = module.time_calls(values, runs=runs, warmup=2)
+    else:
+        timing = benchmark(module, values, runs=runs, warmup=2)
     times = module.profile(values, runs=runs)
-    share = watch.others_share()
+    # Other programs of this machine do not disturb another one.
+    share = None if is_elsewhere else watch.others_share()
     upload_ms = module.upload_ms
     notes: list[str] = []
     device_facts, info = _device_facts(module)
+    if isinstance(module, TimesItself):
+        notes += module.remarks()
     # Programs on the host's processors delay a GPU's calls, but not its kernels.
     hold_calls = is_disturbed(share) and not busy
     hold_kernels = hold_calls and (info is None or info.device_type == "cpu")
-    meta = module.metadata
+    source = functions_of or module
+    meta = source.metadata
     # A network that only reshapes its input, for example, launches nothing.
-    functions = _functions(module, notes) if times else {}
+    functions = _functions(source, notes) if times else {}
+    if functions_of is not None:
+        _check_same(times, functions_of)
     work = _work_of_functions(functions, module.target, notes)
     kernels = [rated(kernel, None) for kernel in _kernels(times, meta, work)]
     ceilings: Ceilings | None = None
-    if info is None:
+    if is_elsewhere:
+        ceilings = None if device_file is None else Ceilings.of_device(device_file)
+        kernels = [rated(kernel, ceilings) for kernel in kernels]
+        if ceilings is None:
+            notes.insert(
+                0,
+                "The device's ceilings are not known: measure them with `tvmflow probe`, and give "
+                "its file as `device`.",
+            )
+    elif info is None:
         note = "The device's ceilings could not be measured: TVM's runtime does not find it."
         notes.insert(0, note)
     else:
@@ -139,9 +168,10 @@ def profile(
         )
         kernels = [rated(kernel, ceilings) for kernel in kernels]
     if ceilings is not None and (fast := above(kernels, ceilings)):
+        again = "with `tvmflow probe`" if is_elsewhere else "with `fresh_ceilings`"
         notes.append(
             f"{len(fast)} of {len(kernels)} launches compute faster than the device's ceiling: it "
-            "was busy when that was measured. Measure it again, with `fresh_ceilings`."
+            f"was busy when that was measured. Measure it again, {again}."
         )
     found: tuple[Finding, ...] = ()
     if hold_kernels:
@@ -319,6 +349,18 @@ def _device_facts(module: Module) -> tuple[DeviceFacts, DeviceInfo | None]:
         return DeviceFacts(about["name"], about["driver"], about["version"]), info
     assert info is not None
     return DeviceFacts(info.name, info.driver, info.version), info
+
+
+def _check_same(times: Sequence[KernelTime], functions_of: Module) -> None:
+    """Raise `InputError` if launches are not those of a module's functions."""
+    known = {kernel["name"] for kernel in functions_of.metadata.get("kernels", ())}
+    known |= {kernel["function"] for kernel in functions_of.metadata.get("kernels", ())}
+    if missing := sorted({time.kernel for time in times} - known):
+        raise InputError(
+            f"Profiling failed: {functions_of.path} has no kernel {missing[0]!r}, which was "
+            "measured.",
+            remedy="Give the module of the same network, compiled with the same options.",
+        )
 
 
 def _functions(module: Module, notes: list[str]) -> dict[str, tirx.PrimFunc]:

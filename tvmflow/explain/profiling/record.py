@@ -23,6 +23,8 @@ from ...runtime.timing import Spread
 if TYPE_CHECKING:
     import pandas
 
+    from ...devices.device_file import DeviceFile
+
 #: Version of the JSON form; another one is refused.
 FORMAT = 1
 #: Properties of a profile that its JSON contains for readers, although they follow from the rest.
@@ -95,6 +97,21 @@ class Ceilings:
     date: str | None = None
     #: Part of the host's processors that other programs took meanwhile, 0 to 1.
     others_share: float | None = None
+
+    @classmethod
+    def of_device(cls, file: DeviceFile) -> Ceilings | None:
+        """Return the rates of a device file; ``None`` if it lacks those that each device has."""
+        rates = {name: float(fact.value) for name, fact in file.rates.items() if fact.value}
+        try:
+            return cls(
+                copy_gbps=rates["buffer_gbps"],
+                fp32_gflops=rates["fp32_gflops"],
+                launch_us=rates["launch_us"],
+                texture_gbps=rates.get("image_gbps"),
+                fp16_gflops=rates.get("fp16_gflops"),
+            )
+        except KeyError:
+            return None
 
     @property
     def were_disturbed(self) -> bool:
