@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import os
 import platform
+from contextlib import closing
 from pathlib import Path
 from shutil import which
 
 import numpy as np
+import onnx
 import pytest
 from elftools.elf.elffile import ELFFile
 from support.cross import Cross
 from support.small_plans import add_plan
 
+import tvmflow
 from tvmflow.agent import executable
 from tvmflow.agent.device import RemoteDevice
 from tvmflow.agent.executable import agent_build, agent_executable
+from tvmflow.agent.frames import Code
 from tvmflow.agent.transports import ProcessStream, Transport
 from tvmflow.devices.host import HOSTS, Host
 from tvmflow.errors import AgentError, TargetError
 from tvmflow.module.link import SYMBOLS
 from tvmflow.module.standalone.link import link_library
+from tvmflow.verify.reference import run_reference
+from tvmflow.verify.tolerance import compare
 
 SIZE_LIMIT_BYTES = 400_000
 MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64", "armv7a": "EM_ARM"}
+#: Source of the faults that a fake driver can have.
+FAULTS = Path(__file__).with_name("faulty_driver.c")
 LOADERS = {"linux-x64": "/lib64/ld-linux-x86-64.so.2", "linux-arm64": "/lib/ld-linux-aarch64.so.1"}
 
 
@@ -100,27 +108,40 @@ SYSTEMS = {
 
 
 @pytest.fixture
-def phone(request, tmp_path):
-    """Connect to the agent for an Android host, and return the device."""
-    host = request.param
-    target, folder, loader, emulator = SYSTEMS[host]
-    if emulator and (which(emulator) is None or not Path(folder, loader).is_file()):
+def connect(tmp_path):
+    """Return a function that connects to the agent for an Android host."""
+    devices = []
+
+    def connect(host, fault=""):
+        devices.append(RemoteDevice(android(host, tmp_path, fault)))
+        return devices[-1]
+
+    yield connect
+    for device in devices:
+        device.close()
+
+
+def android(host, folder, fault) -> Command:
+    """Return a transport to the agent for an Android host, with a driver that may have a fault."""
+    target, libraries, loader, emulator = SYSTEMS[host]
+    if emulator and (which(emulator) is None or not Path(libraries, loader).is_file()):
         pytest.skip("Arm needs Debian's qemu-user-static, libc6-armel-cross and libc6-arm64-cross")
     if not emulator and platform.machine() != "x86_64":
         pytest.skip("this processor is no x86-64")
-    cross = Cross(target, tmp_path)
+    cross = Cross(target, folder)
     cross.android()
-    words = [*filter(None, [emulator]), f"{folder}/{loader}"]
-    words += ["--library-path", f"{tmp_path}:{folder}", "--preload", str(tmp_path / "libc.so")]
-    words += [str(agent_executable(Host.parse(host))), "--folder", str(tmp_path / "agent")]
-    environment = {"TVMFLOW_OPENCL_LIBRARY": str(cross.driver())}
-    with RemoteDevice(Command(words, environment)) as device:
-        yield device
+    words = [*filter(None, [emulator]), f"{libraries}/{loader}"]
+    words += ["--library-path", f"{folder}:{libraries}", "--preload", str(folder / "libc.so")]
+    words += [str(agent_executable(Host.parse(host))), "--folder", str(folder / "agent")]
+    faults = (FAULTS, "-Wl,--wrap=fake_enter") if fault else ()
+    driver = cross.driver(*faults)
+    return Command(words, {"TVMFLOW_OPENCL_LIBRARY": str(driver), "TVMFLOW_TEST_FAULT": fault})
 
 
 @pytest.mark.cross
-@pytest.mark.parametrize("phone", SYSTEMS, indirect=True)
-def test_androids_agents_run_libraries(phone, tmp_path):
+@pytest.mark.parametrize("host", SYSTEMS)
+def test_androids_agents_run_libraries(connect, host, tmp_path):
+    phone = connect(host)
     assert phone.connection.build == agent_build()
     assert phone.host == Host.parse(phone.connection.host_name)
     assert phone.facts["bits"] == (32 if phone.host.is_32_bit else 64)
@@ -132,6 +153,7 @@ def test_androids_agents_run_libraries(phone, tmp_path):
     x = np.random.default_rng(6).normal(size=48).astype(np.float32)
     (y,), _ = opened.run([x], [("float32", (48,))])
     np.testing.assert_allclose(y, 1.5 * x + w, rtol=1e-6)
+    assert len(opened.time(warmup=1, runs=3).ms) == 3
     # The library of another machine is refused before it is sent.
     before = phone.connection.sent_bytes
     other = Host.parse("linux-x64" if phone.host.architecture == "x86_64" else "android-x64")
@@ -140,3 +162,25 @@ def test_androids_agents_run_libraries(phone, tmp_path):
         phone.open(library)
     assert refused.value.remedy == f"Compile it with `host={phone.connection.host_name}`."
     assert phone.connection.sent_bytes == before
+
+
+@pytest.mark.cross
+def test_a_network_on_the_cpu_of_an_android_phone(connect, network, image, tmp_path):
+    """A crash of its OpenCL driver costs the session only."""
+    phone = connect("android-arm64", "crash clFinish")
+    assert phone.require_opencl().name == "Fake GPU"
+    library = tmp_path / "libnet.so"
+    with closing(tvmflow.compile(network, device=phone)) as module:
+        module.save(library)
+    onnx.save(network, tmp_path / "net.onnx")
+    (expected,) = run_reference(tmp_path / "net.onnx", {"x": image}, ["y"])[0].values()
+    with phone.load(library, backend="cpu") as module:
+        assert compare("y", module(x=image)["y"], expected).passed
+        assert module.self_test().tolerance_used < 1
+        timing = module.time_calls({"x": image}, runs=3, warmup=1)
+        assert (timing.runs, module.setting().backend) == (3, "cpu")
+    with pytest.raises(AgentError, match=r"was ended by signal 7 \(SIGBUS\)") as crash:
+        phone.load(library, backend="opencl")(x=image)
+    assert crash.value.code == Code.LOST
+    with phone.load(library, backend="cpu") as module:
+        assert compare("y", module(x=image)["y"], expected).passed

@@ -31,10 +31,11 @@ class Cross:
         flags = (f"-I{NATIVE / 'bindings'}", "-ldl", "-pthread")
         return self.compile("use_library", FOLDER / "use_library.c", *flags)
 
-    def driver(self) -> Path:
-        """Return the fake OpenCL driver."""
+    def driver(self, *arguments: object) -> Path:
+        """Return the fake OpenCL driver; arguments may be more sources and flags."""
         flags = ("-shared", "-fPIC", "-fvisibility=hidden", f"-I{NATIVE / 'core'}", "-pthread")
-        return self.compile("libOpenCL.so", *flags, *sorted(SOURCES.glob("*.c")))
+        sources = sorted(SOURCES.glob("*.c"))
+        return self.compile("libOpenCL.so", *flags, *sources, f"-I{SOURCES}", *arguments)
 
     def android(self) -> dict[str, str]:
         """Return variables that preload libraries with Android's names before glibc's."""
