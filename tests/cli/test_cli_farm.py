@@ -14,9 +14,9 @@ import pytest
 from support.farms import closed_port
 
 from tvmflow._versions import install_command
-from tvmflow.farm import tracker
-from tvmflow.farm.tracker import Queue, Server, Summary
+from tvmflow.runtime import tracker
 from tvmflow.runtime.secret import Address
+from tvmflow.runtime.tracker import Queue, Server, Summary
 
 
 @pytest.mark.parametrize("command", [("status",), ("serve", "--key", "board", "--wait", "0")])

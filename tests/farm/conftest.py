@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from support.farms import FAULTY, PATIENCE_S, Farm, eventually
 
-from tvmflow.farm import tracker
+from tvmflow.runtime import tracker
 from tvmflow.runtime.secret import Address
 
 

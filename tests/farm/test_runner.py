@@ -15,11 +15,12 @@ from support.farm_candidates import Candidates
 from support.farms import FAULTY, PATIENCE_S, STOCK, Farm, eventually
 
 from tvmflow.errors import FarmError
-from tvmflow.farm import scheduler, tracker
+from tvmflow.farm import scheduler
 from tvmflow.farm.runner import FarmRunner
-from tvmflow.farm.tracker import Tracker
 from tvmflow.journal.records import Event
+from tvmflow.runtime import tracker
 from tvmflow.runtime.secret import Address
+from tvmflow.runtime.tracker import Tracker
 from tvmflow.tuning.measure import BUILD, CRASH, WRONG, Config
 from tvmflow.tuning.timing import StopRule
 

@@ -16,7 +16,6 @@ from tvmflow.errors import FarmError
 from tvmflow.farm import network
 from tvmflow.farm.forward import lead_to
 from tvmflow.farm.network import SecretListener, check_bind, is_loopback, listen
-from tvmflow.farm.tracker import Tracker, TrackerAwayError
 from tvmflow.runtime.secret import (
     BUSY,
     GREETING,
@@ -26,6 +25,7 @@ from tvmflow.runtime.secret import (
     Secret,
     UnprovenError,
 )
+from tvmflow.runtime.tracker import Tracker, TrackerAwayError
 
 MakeSecret = Callable[..., Secret]
 

@@ -19,8 +19,9 @@ from tvmflow.errors import FarmError
 from tvmflow.farm import session
 from tvmflow.farm.connect import borrow, connect, open_session
 from tvmflow.farm.runner import FarmRunner
-from tvmflow.farm.tracker import ABOUT_FUNCTION, Offer, ServerInfo, Tracker
+from tvmflow.farm.server_info import ABOUT_FUNCTION, ServerInfo
 from tvmflow.runtime.secret import Address, Secret
+from tvmflow.runtime.tracker import Offer, Tracker
 from tvmflow.tuning.measure import Config
 from tvmflow.tuning.timing import StopRule
 

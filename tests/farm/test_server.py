@@ -20,15 +20,9 @@ from tvmflow import __version__
 from tvmflow.devices.host import Host
 from tvmflow.errors import FarmError
 from tvmflow.farm.server import is_throttled, temperature_c
-from tvmflow.farm.tracker import (
-    ABOUT_FUNCTION,
-    Queue,
-    Server,
-    ServerInfo,
-    Tracker,
-    check_host,
-)
+from tvmflow.farm.server_info import ABOUT_FUNCTION, ServerInfo, check_host
 from tvmflow.runtime.secret import Address
+from tvmflow.runtime.tracker import Queue, Server, Tracker
 
 pytestmark = pytest.mark.slow
 

@@ -11,20 +11,19 @@ from typing import Any
 import pytest
 from support.farms import LOCAL, Farm, eventually
 
-from tvmflow.farm.tracker import (
+from tvmflow.farm.server_info import ServedDevice, ServerInfo
+from tvmflow.runtime.secret import Address
+from tvmflow.runtime.tracker import (
     ABOUT,
     SERVER,
     TUNING,
     MalformedError,
     Queue,
-    ServedDevice,
     Server,
-    ServerInfo,
     Tracker,
     read_address,
     read_summary,
 )
-from tvmflow.runtime.secret import Address
 
 FACTS: dict[str, Any] = {
     **asdict(ServerInfo("1", "2", "x86_64-linux-gnu", ())),

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tvmflow.farm.connect import open_session
-from tvmflow.farm.tracker import Server, Tracker
 from tvmflow.runtime.secret import Address, Secret
+from tvmflow.runtime.tracker import Server, Tracker
 
 T = TypeVar("T")
 LOCAL = "127.0.0.1"

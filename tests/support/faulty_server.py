@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tvmflow.cli import main
-from tvmflow.farm import server, tracker
+from tvmflow.farm import server, server_info
 
 prepare = server.prepare
 
@@ -32,12 +32,12 @@ def prepare_with_faults(parent: int) -> None:
         return load(os.environ.get("FAULT_LIBRARY", path))
 
     tvm_server._load_module = load_with_faults
-    tracker.__version__ = os.environ.get("FAULT_VERSION", tracker.__version__)
+    server_info.__version__ = os.environ.get("FAULT_VERSION", server_info.__version__)
     prepare(parent)
 
 
 if __name__ == "__main__":
     server.prepare = prepare_with_faults
-    tracker.__version__ = os.environ.get("FAULT_VERSION", tracker.__version__)
+    server_info.__version__ = os.environ.get("FAULT_VERSION", server_info.__version__)
     sys.argv[1:1] = ["farm", "serve"]
     main()

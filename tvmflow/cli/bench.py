@@ -416,7 +416,7 @@ def _network(
     from ..compiler.options import CompileOptions
     from ..devices.target import check_target
     from ..explain.scaling.sources import from_model, from_models, from_modules, is_batch_open
-    from ..farm.tracker import check_preset
+    from ..farm.server_info import check_preset
 
     if not any(file.suffix == MODEL for file in files):
         if wanted.target or wanted.device or wanted.host or wanted.shape:

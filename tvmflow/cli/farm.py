@@ -16,7 +16,7 @@ from .session import command, service
 
 if TYPE_CHECKING:
     from ..farm.server import Event
-    from ..farm.tracker import Server
+    from ..runtime.tracker import Server
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -133,8 +133,8 @@ def serve(
 @command
 def show_status(tracker: TrackerAddress, secret_file: Path | None = None) -> None:
     """Show a tracker's servers, their devices, and waiting requests."""
-    from ..farm.tracker import Tracker
     from ..runtime.secret import Address
+    from ..runtime.tracker import Tracker
 
     with Tracker(Address.parse(tracker, secret_file)) as connection:
         summary = connection.summary()

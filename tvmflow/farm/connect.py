@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from ..errors import FarmError
 from ..runtime.secret import Address, UnprovenError
+from ..runtime.tracker import Offer, Tracker
 from .forward import lead_to
-from .tracker import ABOUT_FUNCTION, Offer, ServerInfo, Tracker, check_version
+from .server_info import ABOUT_FUNCTION, ServerInfo, check_version
 
 if TYPE_CHECKING:
     from tvm.rpc import RPCSession

@@ -23,8 +23,9 @@ from ..runtime import process
 from ..runtime.json_types import JsonObject
 from ..runtime.process import Worker, WorkerLostError
 from ..runtime.secret import Address
+from ..runtime.tracker import Offer, Tracker, check_key
 from .connect import borrow, connect, last_line
-from .tracker import Offer, Tracker, check_key, check_served
+from .server_info import check_served
 
 #: Function of a tvmflow server: a library's name, a device's index → JSON.
 PRECOMPILE_FUNCTION = "tvmflow.farm.precompile"

@@ -21,24 +21,14 @@ from ..journal.records import Device, Event
 from ..runtime.json_types import JsonMapping
 from ..runtime.process import Worker, WorkerLostError
 from ..runtime.secret import Address
+from ..runtime.tracker import TUNING, Offer, Server, Tracker, check_key
 from ..tuning.building import Built, Case
 from ..tuning.measure import BUILD, CRASH, MEASURE_LIMIT_S, TIMEOUT, Config, Measured, Standing
 from . import session
 from .connect import last_line
 from .scheduler import LENT_WITHIN_S, Scheduler, Trial
+from .server_info import ServerInfo, check_host, check_preset, check_served, check_version
 from .session import Opened
-from .tracker import (
-    TUNING,
-    Offer,
-    Server,
-    ServerInfo,
-    Tracker,
-    check_host,
-    check_key,
-    check_preset,
-    check_served,
-    check_version,
-)
 
 T = TypeVar("T")
 

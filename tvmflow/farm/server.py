@@ -25,18 +25,11 @@ from typing import TYPE_CHECKING
 from ..errors import FarmError
 from ..runtime.devices import why_no_opencl
 from ..runtime.secret import Address, Secret, UnprovenError
+from ..runtime.tracker import ABOUT, Tracker, TrackerAwayError, check_key, protocol
 from . import modules
 from .network import SecretListener, check_bind, is_loopback, listen
 from .precompile import PRECOMPILE_FUNCTION, precompile_for_client
-from .tracker import (
-    ABOUT,
-    ABOUT_FUNCTION,
-    ServerInfo,
-    Tracker,
-    TrackerAwayError,
-    check_key,
-    protocol,
-)
+from .server_info import ABOUT_FUNCTION, ServerInfo
 
 if TYPE_CHECKING:
     from tvm.support.popen_pool import PopenWorker

@@ -12,10 +12,11 @@ from tvm import rpc
 
 from ..errors import FarmError
 from ..module.session import DEVICES
+from ..runtime.tracker import Offer
 from ..tuning.building import Built, Case
 from ..tuning.measure import CRASH, DEVICE, Config, Measured, Session, TvmDevice
 from .connect import about_of, open_session
-from .tracker import Offer, ServerInfo
+from .server_info import ServerInfo
 
 #: A function that tvmflow's plug-in registers.
 _PLUGIN_FUNCTION = "tvmflow.opencl.describe"

@@ -25,10 +25,10 @@ from support.tiny_model import tiny_model
 
 import tvmflow
 from tvmflow.errors import ArtifactError, DeviceError
-from tvmflow.farm.tracker import Tracker
 from tvmflow.module.standalone import programs
 from tvmflow.module.standalone.precompile import Source, start_here
 from tvmflow.module.standalone.precompile import precompile as precompile_here
+from tvmflow.runtime.tracker import Tracker
 
 pytestmark = [pytest.mark.opencl, pytest.mark.slow]
 

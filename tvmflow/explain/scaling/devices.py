@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from ...devices.host import Host
 from ...errors import DeviceError, FarmError, InputError, TvmflowError
 from ...farm import connect
-from ...farm.tracker import ServerInfo, Tracker, check_host, check_key, check_served
+from ...farm.server_info import ServerInfo, check_host, check_served
 from ...ir.units import counted
 from ...module.load import load
 from ...module.module import Module
 from ...runtime.devices import DeviceInfo, list_devices
 from ...runtime.process import Worker, WorkerLostError
 from ...runtime.secret import Address
+from ...runtime.tracker import Tracker, check_key
 
 if TYPE_CHECKING:
     from tvm.rpc import RPCSession

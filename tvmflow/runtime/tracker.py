@@ -12,24 +12,21 @@ from __future__ import annotations
 import json
 import select
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TypeVar
 
-from .._versions import __version__, install_command
-from ..devices.host import Host
-from ..errors import FarmError, TargetError
-from ..runtime.json_types import JsonMapping
-from ..runtime.secret import GREETING, Address, UnprovenError
+from .._versions import install_command
+from ..errors import FarmError
+from .json_types import JsonMapping
+from .secret import GREETING, Address, UnprovenError
 
 T = TypeVar("T")
 
-#: Function of sessions of tvmflow servers; stock servers do not have it.
-ABOUT_FUNCTION = "tvmflow.farm.about"
 #: Prefixes of the keys of entries: servers,
 SERVER = "server:"
 #: and facts about servers; not `server:`, or TVM's tools would count another server of the key.
@@ -43,7 +40,7 @@ _START = "Start one (tvmflow farm tracker), or correct the address and the firew
 _SHOWN = 200
 #: Longest key; names of devices are shorter.
 KEY_LIMIT = 64
-#: Facts that :mod:`.server` publishes and this file uses, with their types.
+#: Facts that tvmflow servers publish and this file uses, with their types.
 _PUBLISHED: Mapping[str, tuple[type, ...]] = {
     "tvmflow": (str,),
     "devices": (list,),
@@ -60,73 +57,6 @@ class TrackerAwayError(FarmError):
 
 class MalformedError(ValueError):
     """Raised for malformed data from a tracker."""
-
-
-# -- servers, as they describe themselves -------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ServedDevice:
-    """A device of a server: ``tvm.device(kind, index)``, but ``cpu`` for the kind ``llvm``."""
-
-    kind: str
-    index: int
-    name: str
-    driver: str
-
-
-@dataclass(frozen=True)
-class ServerInfo:
-    """Versions and devices of a tvmflow server, as reported in sessions and to the tracker."""
-
-    tvmflow: str
-    tvm: str
-    #: Triple of the machine, for host code.
-    host: str
-    #: Devices to measure on.
-    devices: tuple[ServedDevice, ...]
-
-    @classmethod
-    def here(cls) -> ServerInfo:
-        """Describe this machine; opens the OpenCL library."""
-        import tvm
-
-        from ..runtime.devices import list_devices
-
-        devices = (ServedDevice(d.kind, d.index, d.name, d.driver) for d in list_devices())
-        return cls(__version__, str(tvm.__version__), Host.native().triple, tuple(devices))
-
-    @classmethod
-    def read(cls, told: JsonMapping) -> ServerInfo | None:
-        """Read another server's description; ``None`` if it is malformed."""
-        with suppress(KeyError, TypeError, MalformedError):
-            devices = tuple(ServedDevice(**device) for device in told["devices"])
-            for device in devices:
-                _of(int, device.index)
-                for text in (device.kind, device.name, device.driver):
-                    _of(str, text)
-            tvmflow, tvm, host = (_of(str, told[name]) for name in ("tvmflow", "tvm", "host"))
-            return cls(tvmflow, tvm, host, devices)
-        return None
-
-    def device_of(self, kind: str) -> ServedDevice | None:
-        """Return the first device of a kind."""
-        return next((device for device in self.devices if device.kind == kind), None)
-
-
-def check_version(address: object, about: ServerInfo) -> None:
-    """Refuse a server of another version.
-
-    Raises `FarmError` if its version of tvmflow or TVM is not the one that runs here.
-    """
-    import tvm
-
-    if (about.tvmflow, about.tvm) != (__version__, str(tvm.__version__)):
-        raise FarmError(
-            f"The server at {address} has tvmflow {about.tvmflow} with TVM {about.tvm}, "
-            f"where {__version__} with {tvm.__version__} was expected.",
-            remedy="Install the same version on both machines and restart the server.",
-        )
 
 
 # -- a tracker's summary ------------------------------------------------------------------------
@@ -169,15 +99,15 @@ class Summary:
 
 def read_summary(answer: object) -> Summary:
     """Read a tracker's summary.  Raises `MalformedError`."""
-    value = _of(dict, answer)
+    value = of_type(dict, answer)
     servers: dict[Address, str] = {}
     about: dict[Address, JsonMapping] = {}
     runs: dict[str, str] = {}
     queues: dict[str, Queue] = {}
     malformed = []
-    for item in _of(list, value.get("server_info")):
+    for item in of_type(list, value.get("server_info")):
         try:
-            key = _text(_of(dict, item).get("key"))
+            key = _text(of_type(dict, item).get("key"))
             if key.startswith(SERVER):
                 served = key.removeprefix(SERVER)
                 if len(served) > KEY_LIMIT:
@@ -186,14 +116,16 @@ def read_summary(answer: object) -> Summary:
             elif key.startswith(ABOUT):
                 about[read_address(item.get("addr"))] = _published(item.get("tvmflow"))
             elif key.startswith(TUNING):
-                told = _of(dict, item.get("tvmflow"))
+                told = of_type(dict, item.get("tvmflow"))
                 runs.update({_text(address): _text(task) for address, task in told.items()})
             else:
                 malformed.append(_short(item))
         except MalformedError:
             malformed.append(_short(item))
-    for key, queue in _of(dict, value.get("queue_info")).items():
-        free, waiting = (_of(int, _of(dict, queue).get(name)) for name in ("free", "pending"))
+    for key, queue in of_type(dict, value.get("queue_info")).items():
+        free, waiting = (
+            of_type(int, of_type(dict, queue).get(name)) for name in ("free", "pending")
+        )
         queues[key] = Queue(free, waiting)
     listed = (Server(a, key, about.get(a, {})) for a, key in sorted(servers.items()))
     return Summary(tuple(listed), queues, runs, tuple(malformed))
@@ -201,33 +133,34 @@ def read_summary(answer: object) -> Summary:
 
 def read_address(value: object) -> Address:
     """Read a host and a port.  Raises `MalformedError`."""
-    parts = _of(list, value)
+    parts = of_type(list, value)
     if len(parts) != 2 or not isinstance(parts[1], int) or not 0 < parts[1] < 65536:
         raise MalformedError(f"{_short(value)} is no host with a port")
     return Address(_text(parts[0]), parts[1])
 
 
 def _published(value: object) -> JsonMapping:
-    facts = _of(dict, value)
+    facts = of_type(dict, value)
     for name, types in _PUBLISHED.items():
         # `bool` is an `int` for Python.
         fact = facts.get(name)
         if not isinstance(fact, types) or (isinstance(fact, bool) and bool not in types):
             raise MalformedError(f"{name} is {_short(fact)}")
     for device in facts["devices"]:
-        _text(_of(dict, device).get("name"))
+        _text(of_type(dict, device).get("name"))
     return facts
 
 
 def _text(value: object) -> str:
-    text = _of(str, value)
+    text = of_type(str, value)
     # Other characters could control a terminal.
     if not text.isprintable():
         raise MalformedError(f"{_short(value)} has characters that are not printable")
     return text
 
 
-def _of(expected: type[T], value: object) -> T:
+def of_type(expected: type[T], value: object) -> T:
+    """Return a value of the expected type.  Raises `MalformedError` for others."""
     if not isinstance(value, expected):
         raise MalformedError(f"{_short(value)} is no {expected.__name__}")
     return value
@@ -367,56 +300,3 @@ def check_key(key: str) -> str:
             remedy="Name the kind of device, for example pixel8.",
         )
     return key
-
-
-def check_served(tracker: Tracker, key: str) -> list[Server]:
-    """Return the servers of a key.
-
-    Raises `FarmError` if there is none, or only such with other versions.
-    """
-    summary = tracker.summary()
-    servers = summary.serving(key)
-    if not servers:
-        keys = ", ".join(sorted({server.key for server in summary.servers}))
-        raise FarmError(
-            f"Nobody serves the key {key!r} at the tracker {tracker.address}: "
-            + (f"it has servers for {keys}." if keys else "it has no server."),
-            remedy=f"Start one: tvmflow farm serve --tracker {tracker.address} --key {key}",
-        )
-    errors = []
-    for server in servers:
-        try:
-            # Stock servers report no version.
-            if (about := ServerInfo.read(server.about)) is not None:
-                check_version(server.address, about)
-            return servers
-        except FarmError as error:
-            errors.append(error)
-    raise errors[0]
-
-
-def check_preset(doing: str, device: str, kind: str) -> None:
-    """Raise a `TargetError` for the preset ``auto``, which means this machine's device."""
-    if device == "auto":
-        raise TargetError(
-            f"{doing} a farm needs the preset of its devices, but the device is 'auto', which "
-            f"stands for the {kind} device of this machine.",
-            remedy="Name it, for example with `device=adreno`.",
-        )
-
-
-def check_host(servers: Sequence[Server], host: Host) -> None:
-    """Refuse to compile for a host that no server matches.
-
-    Raises `FarmError` if all servers have another processor; stock servers do not report theirs.
-    """
-    told = [ServerInfo.read(server.about) for server in servers]
-    triples = {about.host for about in told if about is not None}
-    architectures = {Host.parse(triple).architecture for triple in triples}
-    if None not in told and host.architecture not in architectures:
-        triple = min(triples)
-        raise FarmError(
-            f"Candidates would be compiled for the host {host.triple}, but the servers of the key "
-            f"{servers[0].key!r} run on {', '.join(sorted(triples))}.",
-            remedy=f"Name their host: `host={triple}`",
-        )
