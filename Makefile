@@ -39,8 +39,9 @@ demo: $(STAMPS)/demo ## Compile MobileNetV2 for OpenCL, run it, compare with ONN
 .PHONY: wheel
 wheel: $(STAMPS)/build ## Build a source distribution, and a manylinux wheel from it, into dist/
 	$(BIN)/python -m pip install --quiet $(WHEEL_REQUIRES)
-	@rm -rf build/wheel
-	$(BIN)/python -m build --no-isolation --outdir build/wheel .
+	@rm -rf build/wheel build/agents
+	$(BIN)/python -c 'from tvmflow.agent.executable import write_agents; write_agents("build/agents")'
+	TVMFLOW_AGENTS=$(abspath build/agents) $(BIN)/python -m build --no-isolation --outdir build/wheel .
 	@# TVM's libraries come from its own wheels, beside this one.
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python -m auditwheel repair --wheel-dir dist \
 	    --exclude 'libtvm*.so' build/wheel/*.whl

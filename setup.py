@@ -1,4 +1,4 @@
-"""Builds the OpenCL plug-in; everything else about the package is in pyproject.toml."""
+"""Builds the OpenCL plug-in, and adds agents; the rest of the package is in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from setuptools import Extension, find_namespace_packages, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 NATIVE = ROOT / "native"
@@ -127,6 +128,15 @@ class BuildPlugin(build_ext):
             raise SystemExit(f"The C++ compiler failed on {target.stem}; see its messages above.")
 
 
+class BuildPackage(build_py):
+    """Adds the agents in the folder TVMFLOW_AGENTS, which `make wheel` compiles for all hosts."""
+
+    def run(self) -> None:
+        super().run()
+        if ready := os.environ.get("TVMFLOW_AGENTS"):
+            self.copy_tree(ready, os.path.join(self.build_lib, "tvmflow", "agent", "bin"))
+
+
 def show_types(site_packages: Path) -> None:
     """Show type checkers an editable install, whose folders only setuptools' import hook joins.
 
@@ -192,5 +202,5 @@ setup(
     # MANIFEST.in has them for the source distribution.
     exclude_package_data={"": ["*.cc"]},
     ext_modules=[Extension("tvmflow.runtime.tvmflow_opencl", sources=sources)],
-    cmdclass={"build_ext": BuildPlugin, **wheel_tag_options()},
+    cmdclass={"build_ext": BuildPlugin, "build_py": BuildPackage, **wheel_tag_options()},
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import re
 import shutil
@@ -16,6 +17,8 @@ from zipfile import ZipFile
 
 import pytest
 from packaging.specifiers import SpecifierSet
+
+from tvmflow.agent.executable import agent_build
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,6 +49,17 @@ print(json.dumps({
     "error": max(one.max_rel_error for one in compared),
     "passed": all(one.passed for one in compared),
 }))
+"""
+
+#: Takes the agent of a host for which the environment has no compiler.
+USE_AGENT = """
+import os, sys
+from tvmflow.agent import executable
+from tvmflow.devices.host import Host
+
+executable.tools = lambda host: []
+os.environ["TVMFLOW_CACHE_DIR"] = sys.argv[1]
+print(executable.agent_executable(Host.parse("android-armv7")))
 """
 
 
@@ -160,6 +174,27 @@ def test_the_wheel_holds_what_is_compiled_for_other_machines(wheel: Path):
     assert packed == {f"tvmflow/native_sources/{path.relative_to(native)}" for path in there}
 
 
+def test_the_wheel_holds_the_agents_of_all_hosts(wheel: Path):
+    with ZipFile(wheel) as archive:
+        agents = {
+            path.name: lzma.decompress(archive.read(f"tvmflow/agent/bin/{path.name}"))
+            for path in map(Path, archive.namelist())
+            if path.parent.name == "bin" and path.name
+        }
+    machines = {
+        name.removesuffix(f"-{agent_build()}.xz"): int.from_bytes(content[18:20], "little")
+        for name, content in agents.items()
+    }
+    # The machine's number in the header of an ELF file: EM_ARM, EM_X86_64, EM_AARCH64.
+    assert machines == {
+        "agent-android-armv7": 40,
+        "agent-android-x64": 62,
+        "agent-linux-x64": 62,
+        "agent-android-arm64": 183,
+        "agent-linux-arm64": 183,
+    }
+
+
 def test_the_wheel_fits_any_python_3_of_a_linux_with_its_glibc(wheel: Path):
     tag = re.search(r"-py3-none-manylinux_2_(\d+)_\w+\.whl$", wheel.name)
     assert tag, wheel.name
@@ -193,3 +228,10 @@ def test_an_empty_environment_without_a_compiler_compiles_and_runs_mobilenet_v2(
     command = python.with_name("tvmflow")
     inspect = [command, "inspect", "mobilenet_v2.so", "--json"]
     assert json.loads(run(inspect, tmp_path, 400, alone))["target"] == "opencl"
+
+    agent = Path(run([python, "-c", USE_AGENT, tmp_path / "cache"], tmp_path, 400, alone).strip())
+    assert agent.is_relative_to(tmp_path / "cache")
+    assert os.access(agent, os.X_OK)
+    with ZipFile(wheel) as archive:
+        packed = archive.read(f"tvmflow/agent/bin/{agent.name}.xz")
+    assert agent.read_bytes() == lzma.decompress(packed)

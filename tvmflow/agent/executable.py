@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import lzma
 import os
 import tempfile
 from pathlib import Path
@@ -26,6 +27,8 @@ FLAGS = (
 _OPTIONS = ("--gc-sections", "--as-needed", "-s", "--hash-style=both", "--build-id=sha1")
 #: Defines `_start` on Android, where compilers other than the NDK's have no start files.
 _START = "start_android.c"
+#: Suffix of agents in wheels: auditwheel refuses executables of other machines.
+_PACKED = ".xz"
 
 
 def agent_build() -> str:
@@ -43,14 +46,11 @@ def host_name(host: Host) -> str:
 
 
 def agent_executable(host: Host) -> Path:
-    """Return the agent for a host, compiled now or at an earlier call.
+    """Return the agent for a host: kept from an earlier call, of the wheel, or compiled now.
 
     Raises `TargetError` if no compiler for the host is installed, or all of them fail.
     """
     build = agent_build()
-    ready = Path(__file__).with_name("bin") / f"agent-{host_name(host)}-{build}"
-    if ready.is_file():
-        return ready
     folder = Path(os.environ.get("TVMFLOW_CACHE_DIR") or user_cache()) / "agents"
     final = folder / f"agent-{host_name(host)}-{build}"
     if final.is_file():
@@ -59,15 +59,20 @@ def agent_executable(host: Host) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         final = Path(tempfile.mkdtemp(prefix="tvmflow-agent-")) / final.name
+    packed = Path(__file__).with_name("bin") / (final.name + _PACKED)
     with staging(final) as work:
 
         def make(tool: Tool) -> Path:
             return _compile(tool, host, build, work)
 
-        candidates = sorted(tools(host), key=lambda tool: not tool.is_portable)
-        attempt = f"Compiling the agent for the host {host.triple}"
-        with told_if_slow(logger, f"{attempt}, which is done once."):
-            made = first_success(make, candidates, attempt, host)
+        if packed.is_file():
+            made = work / final.name
+            made.write_bytes(lzma.decompress(packed.read_bytes()))
+        else:
+            candidates = sorted(tools(host), key=lambda tool: not tool.is_portable)
+            attempt = f"Compiling the agent for the host {host.triple}"
+            with told_if_slow(logger, f"{attempt}, which is done once."):
+                made = first_success(make, candidates, attempt, host)
         # Not `publish`, which gives files the mode of data.
         made.chmod(0o755)
         os.replace(made, final)
@@ -87,6 +92,14 @@ def _compile(tool: Tool, host: Host, build: str, work: Path) -> Path:
     output = work / "agent"
     tool.link(objects, output, work, _OPTIONS, libraries, executable=True)
     return output
+
+
+def write_agents(folder: str | os.PathLike[str]) -> None:
+    """Write the agents for all hosts to a new folder, for wheels; errors as `agent_executable`."""
+    Path(folder).mkdir(parents=True)
+    for triple in HOSTS.values():
+        agent = agent_executable(Host.parse(triple))
+        (Path(folder) / (agent.name + _PACKED)).write_bytes(lzma.compress(agent.read_bytes()))
 
 
 def check_agent_host(host: Host) -> None:
