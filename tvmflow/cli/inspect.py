@@ -209,7 +209,7 @@ def _print_summary(about: JsonMapping, **facts: Cell) -> None:
             f"tvmflow {about['tvmflow']}, TVM {about['tvm']}, {form.split('_')[0]} {about[form]}",
         ),
         ("options", _options_text(about["options"])),
-        ("compiled in", ms_text(sum(about["stage_ms"].values()))),
+        ("compiled in", about["stage_ms"] and ms_text(sum(about["stage_ms"].values()))),
     ]
     print_facts(about["path"], rows)
     if variants := about.get("variants"):

@@ -73,6 +73,8 @@ def compile_model(
         )
         _run_variants(job, progress, dump)
         module = load(job.output)
+        if job.standalone:
+            module.metadata["stage_ms"] = job.times.milliseconds()
         module.call_at_end(remove)
         return module
     except BaseException:

@@ -32,6 +32,8 @@ def plan_metadata(job: Compilation, plan: Plan, reference: str) -> JsonObject:
         "host": Host.parse(job.target.host).triple,
         "tvmflow": _versions.__version__,
         "tvm": _versions.REQUIRED_TVM["apache-tvm"],
+        # Left out, so that the same network gives the same library: it is sent to a device once.
+        "stage_ms": {},
         "logical_shapes": _logical_shapes((*inputs, *outputs)),
         "open_dims": {info.name: info.open_dims for info in inputs if info.open_dims},
         # `verify` rounds these tensors in the reference.
