@@ -55,14 +55,14 @@ class Phone:
 
 
 class AdbDaemon:
-    """A daemon that listens at `port` until it is closed."""
+    """A daemon that listens at `port`, by default a free one, until it is closed."""
 
-    def __init__(self, phone: Phone):
+    def __init__(self, phone: Phone, port: int = 0):
         self.phone = phone
         self.received = self.sent = 0
         self.children: list[subprocess.Popen[bytes]] = []
         (phone.root / "tmp").mkdir(parents=True, exist_ok=True)
-        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._listening = socket.create_server(("127.0.0.1", port))
         self.port = self._listening.getsockname()[1]
         self._connections: list[_Connection] = []
         threading.Thread(target=self._accept, daemon=True).start()

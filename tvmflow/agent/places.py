@@ -5,6 +5,7 @@
 ``adb``, ``adb:SERIAL``    an Android phone at this machine, by the user's adb
 ``ssh:USER@HOST``          a board with Linux, by the user's ssh
 ``tcp:HOST:PORT``          an agent that listens (``agent --listen``)
+``farm:HOST:PORT/KEY``     a device that the farm's tracker at the address lends
 =========================  ==========================================================
 """
 
@@ -15,9 +16,10 @@ from pathlib import Path
 from ..errors import AgentError, FarmError
 from ..runtime.secret import Address
 from .adb import Adb
+from .lent import FarmPlace
 from .transports import Local, Ssh, Tcp, Transport
 
-PLACES = "local, adb, adb:SERIAL, ssh:USER@HOST or tcp:HOST:PORT"
+PLACES = "local, adb, adb:SERIAL, ssh:USER@HOST, tcp:HOST:PORT or farm:HOST:PORT/KEY"
 
 
 def parse_place(place: str, secret_file: Path | None = None) -> Transport:
@@ -32,8 +34,11 @@ def parse_place(place: str, secret_file: Path | None = None) -> Transport:
         return Adb(rest or None)
     if kind == "ssh" and rest and not rest.startswith("-"):
         return Ssh(rest)
-    if kind == "tcp" and rest:
+    address, _, key = rest.rpartition("/")
+    if (kind == "tcp" and rest) or (kind == "farm" and address):
         try:
+            if kind == "farm":
+                return FarmPlace(Address.parse(address, secret_file), key)
             return Tcp(Address.parse(rest, secret_file))
         except FarmError as error:
             raise AgentError(error.message, remedy=error.remedy) from error

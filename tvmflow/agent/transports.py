@@ -41,6 +41,10 @@ class Stream(ABC):
         """Return this many bytes; fewer when the stream has ended."""
 
     @abstractmethod
+    def receive(self, most: int) -> bytes:
+        """Return the next bytes as soon as there are some, at most so many; none at the end."""
+
+    @abstractmethod
     def write(self, content: bytes) -> None:
         """Send bytes; raise `OSError` if the stream has ended."""
 
@@ -73,11 +77,16 @@ class ProcessStream(Stream):
 
     def read(self, count: int) -> bytes:
         """Return bytes of standard output."""
-        assert self._process.stdout is not None
         found = bytearray()
-        while len(found) < count and (piece := self._process.stdout.read(count - len(found))):
+        while len(found) < count and (piece := self.receive(count - len(found))):
             found += piece
         return bytes(found)
+
+    def receive(self, most: int) -> bytes:
+        """Return the next bytes of standard output."""
+        assert self._process.stdout is not None
+        # Never `None`: the pipe blocks.
+        return self._process.stdout.read(most) or b""
 
     def write(self, content: bytes) -> None:
         """Send bytes to standard input."""
@@ -139,6 +148,10 @@ class SocketStream(Stream):
     def read(self, count: int) -> bytes:
         """Receive bytes."""
         return self._file.read(count)
+
+    def receive(self, most: int) -> bytes:
+        """Receive the next bytes."""
+        return self._file.read1(most)
 
     def write(self, content: bytes) -> None:
         """Send bytes."""

@@ -94,6 +94,18 @@ def serve(
         str | None, "HOST", "Host that tuning runs connect to, if it differs from --bind."
     ] = None,
     secret_file: ServedSecretFile = None,
+    on: Annotated[
+        str | None,
+        "PLACE",
+        "Serve a device behind an agent, which needs no TVM: adb:all (every attached phone), adb, "
+        "adb:SERIAL, ssh:USER@HOST, local, or tcp:HOST:PORT (docs/phones.md).",
+    ] = None,
+    max_temp: Annotated[
+        float | None,
+        "C",
+        "With --on: do not lend a device whose hottest sensor is above so many °C, until it is 2 "
+        "degrees below.",
+    ] = None,
     opencl_device: Annotated[
         str | None,
         "PLATFORM:DEVICE",
@@ -106,21 +118,29 @@ def serve(
         "Give up if the tracker does not answer within so many seconds (default: never).",
     ] = None,
 ) -> None:
-    """Serve this machine's devices until Ctrl-C."""
+    """Serve this machine's devices, or phones and boards, until Ctrl-C."""
+    from ..farm.agents import AgentServers
     from ..farm.server import FarmServer, ServeOptions
     from ..runtime.secret import Address
 
+    if on is not None and opencl_device is not None:
+        raise typer.BadParameter("--opencl-device does not go with --on.")
+    if max_temp is not None and on is None:
+        raise typer.BadParameter("--max-temp goes with --on.")
     address = Address.parse(tracker, secret_file)
-    server = FarmServer(ServeOptions(address, key, bind, port, advertise, opencl_device, wait))
+    options = ServeOptions(address, key, bind, port, advertise, opencl_device, wait)
+    server = FarmServer(options) if on is None else AgentServers(options, on, max_temp)
     try:
-        about = server.about
-        rows = [(f"{d.kind}:{d.index}", f"{d.name} ({d.driver})") for d in about.devices]
-        print_facts(f"tvmflow {about.tvmflow} with TVM {about.tvm} on {about.host}", rows)
-        note_missing_opencl(device.kind for device in about.devices)
+        if isinstance(server, FarmServer):
+            about, where = server.about, f"at port {server.port}"
+            rows = [(f"{d.kind}:{d.index}", f"{d.name} ({d.driver})") for d in about.devices]
+            print_facts(f"tvmflow {about.tvmflow} with TVM {about.tvm} on {about.host}", rows)
+            note_missing_opencl(device.kind for device in about.devices)
+        else:
+            where = ", ".join(server.servers) or "phones that will be attached"
         note(
             ("Serving", "green"),
-            f" at port {server.port} for the key {key}, connected to the tracker at {address}; "
-            "Ctrl-C ends it.",
+            f" {where} for the key {key}, connected to the tracker at {address}; Ctrl-C ends it.",
         )
         while True:
             time.sleep(_PERIOD_S)
@@ -154,10 +174,12 @@ def show_status(tracker: TrackerAddress, secret_file: Path | None = None) -> Non
     if print_json({"servers": servers, "malformed": summary.malformed, "keys": queues}):
         return
     rows = [_server_row(server, summary.runs) for server in summary.servers]
-    rows += [("", "", "malformed", "", "", "", "", entry) for entry in summary.malformed]
-    columns = ["server", "key", "state", "measures", ">crashes", "temperature", "tvmflow", "device"]
+    rows += [("", "", "malformed", *[""] * 4, entry, "", "") for entry in summary.malformed]
+    columns = ["server", "key", "state", "measures", ">crashes", "temperature", "tvmflow"]
+    columns += ["model", "device", "driver"]
     title = f"Servers of the tracker at {connection.address}"
-    print_table(title, columns if rows else ["none"], rows)
+    spare = ("tvmflow", ">crashes", "driver")
+    print_table(title, columns if rows else ["none"], rows, spare=spare if rows else ())
     keys = [(key, *queue.values()) for key, queue in sorted(queues.items())]
     print_table("Keys", ["key", ">servers", ">free", ">waiting requests"], keys)
 
@@ -176,13 +198,19 @@ def _server_row(server: Server, runs: Mapping[str, str]) -> tuple[str, ...]:
     facts, address = server.about, str(server.address)
     busy_s, degrees = facts.get("busy_s"), facts.get("temperature_c")
     state = "free" if busy_s is None else f"busy for {busy_s:.0f} s"
+    state = facts.get("state") or state
     temperature = "" if degrees is None else f"{degrees:.0f} °C"
     if facts.get("throttled"):
         temperature = f"{temperature}, throttled".lstrip(", ")
     # Show the first accelerator, else the CPU.
     devices = facts.get("devices") or [{}]
+    version, crashes = facts.get("tvmflow", "not of tvmflow"), facts.get("crashes")
+    system = str(facts.get("system", ""))
+    # Boards have no short name of their system.
+    system = system if system.startswith("Android") else ""
+    model = ", ".join(filter(None, (facts.get("model"), system)))
     return (
         *(address, server.key, state if facts else "", runs.get(address, "")),
-        *(str(facts.get("crashes", "")), temperature, str(facts.get("tvmflow", "not of tvmflow"))),
-        str(devices[0].get("name", "")),
+        *("" if crashes is None else str(crashes), temperature, str(version), model),
+        *(str(devices[0].get(name, "")) for name in ("name", "driver")),
     )

@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 #: Ports to try if none is given.
 PORTS = range(9090, 9190)
 _THERMAL = Path("/sys/class/thermal")
+#: Files with the name of a board, or of a computer.
+_MODELS = (Path("/proc/device-tree/model"), Path("/sys/class/dmi/id/product_name"))
 #: Interval of attempts to reach an absent tracker.
 _RETRY_S = 1.0
 #: Most events of sessions that wait to be logged; the oldest are dropped.
@@ -119,7 +121,7 @@ class FarmServer:
                 f"The OpenCL device {options.opencl_device!r} cannot be served: {reason}",
                 remedy="Choose one that `tvmflow devices` lists.",
             )
-        self._tracker: Tracker | None = _wait_for(options.tracker, options.wait_s)
+        self._tracker: Tracker | None = wait_for(options.tracker, options.wait_s)
         self._start(PORTS if options.port is None else range(options.port, options.port + 1))
         self._publish()
 
@@ -165,6 +167,7 @@ class FarmServer:
     def _publish(self) -> None:
         assert self._tracker is not None
         facts = asdict(self.about) | {
+            "model": model_of_machine(),
             "busy_s": self._busy_s(),
             "crashes": self.crashes,
             "temperature_c": temperature_c(),
@@ -184,7 +187,7 @@ class FarmServer:
         return None
 
 
-def _wait_for(address: Address, limit_s: float | None) -> Tracker:
+def wait_for(address: Address, limit_s: float | None) -> Tracker:
     """Connect to a tracker as soon as it answers."""
     began, told = time.monotonic(), ""
     while True:
@@ -244,7 +247,16 @@ def _started(worker: PopenWorker, start: Callable[[], int | str], host: str, por
     )
 
 
-# -- sensors of this machine -----------------------------------------------------------------
+# -- facts about this machine ----------------------------------------------------------------
+
+
+def model_of_machine(files: Sequence[Path] = _MODELS) -> str:
+    """Return the name of this board or computer; empty if Linux does not show it."""
+    for file in files:
+        with suppress(OSError, ValueError):
+            if (name := file.read_text(encoding="utf-8").strip("\0\n ")).isprintable():
+                return name
+    return ""
 
 
 def temperature_c(folder: Path = _THERMAL) -> float | None:

@@ -85,15 +85,7 @@ def check_served(tracker: Tracker, key: str) -> list[Server]:
 
     Raises `FarmError` if there is none, or only such with other versions.
     """
-    summary = tracker.summary()
-    servers = summary.serving(key)
-    if not servers:
-        keys = ", ".join(sorted({server.key for server in summary.servers}))
-        raise FarmError(
-            f"Nobody serves the key {key!r} at the tracker {tracker.address}: "
-            + (f"it has servers for {keys}." if keys else "it has no server."),
-            remedy=f"Start one: tvmflow farm serve --tracker {tracker.address} --key {key}",
-        )
+    servers = tracker.servers_of(key)
     errors = []
     for server in servers:
         try:

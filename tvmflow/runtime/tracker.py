@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import select
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -27,11 +27,15 @@ from .secret import GREETING, Address, UnprovenError
 
 T = TypeVar("T")
 
-#: Prefixes of the keys of entries: servers,
+#: Prefix of the keys of servers' entries; those of phones have facts in them.
 SERVER = "server:"
-#: and facts about servers; not `server:`, or TVM's tools would count another server of the key.
+#: Prefix of facts about TVM's servers, whose entries have none; not `server:`, or TVM's tools would
+#: count another server of the key.
 ABOUT = "server-about:(about) "
+#: Prefix of the tasks that a tuning run measures.
 TUNING = "server-about:(tuning) "
+#: The fact ``kind`` of servers whose sessions speak the agent's protocol.
+AGENT = "agent"
 
 #: Time limit of a tracker's answer.
 _ANSWER_S = 5.0
@@ -45,10 +49,12 @@ _PUBLISHED: Mapping[str, tuple[type, ...]] = {
     "tvmflow": (str,),
     "devices": (list,),
     "busy_s": (int, float, type(None)),
-    "crashes": (int,),
+    "crashes": (int, type(None)),
     "temperature_c": (int, float, type(None)),
     "throttled": (bool, type(None)),
 }
+#: Further facts, which are texts if they are published.
+_TEXTS = ("kind", "model", "system", "state")
 
 
 class TrackerAwayError(FarmError):
@@ -69,6 +75,11 @@ class Server:
     address: Address
     key: str
     about: JsonMapping
+
+    @property
+    def is_agent(self) -> bool:
+        """Return whether its sessions speak the agent's protocol instead of TVM's."""
+        return self.about.get("kind") == AGENT
 
 
 @dataclass(frozen=True)
@@ -112,7 +123,10 @@ def read_summary(answer: object) -> Summary:
                 served = key.removeprefix(SERVER)
                 if len(served) > KEY_LIMIT:
                     raise MalformedError(f"the key has {len(served)} characters")
-                servers[read_address(item.get("addr"))] = served
+                address = read_address(item.get("addr"))
+                servers[address] = served
+                if "tvmflow" in item:
+                    about[address] = _published(item["tvmflow"])
             elif key.startswith(ABOUT):
                 about[read_address(item.get("addr"))] = _published(item.get("tvmflow"))
             elif key.startswith(TUNING):
@@ -146,8 +160,11 @@ def _published(value: object) -> JsonMapping:
         fact = facts.get(name)
         if not isinstance(fact, types) or (isinstance(fact, bool) and bool not in types):
             raise MalformedError(f"{name} is {_short(fact)}")
+    for name in _TEXTS:
+        _text(facts.get(name, ""))
     for device in facts["devices"]:
         _text(of_type(dict, device).get("name"))
+        _text(device.get("driver", ""))
     return facts
 
 
@@ -222,15 +239,44 @@ class Tracker(AbstractContextManager["Tracker"]):
             return read_summary(self._granted())
 
     def publish(self, key: str, facts: JsonMapping, host: str | None = None, port: int = 0) -> None:
-        """Publish facts in the tracker's summary, with a key that begins with `ABOUT` or `TUNING`.
+        """Publish facts in the tracker's summary.
 
-        They replace earlier ones and vanish when the connection ends.  Without a `host`, the
-        tracker uses the address that the connection comes from.
+        The key begins with `SERVER`, `ABOUT` or `TUNING`.  They replace earlier ones and vanish
+        when the connection ends.  Without a `host`, the tracker uses the address that the
+        connection comes from.
         """
         info = {"key": key, "addr": [host, port], "tvmflow": facts}
         with self._talking():
             self._base.sendjson(self._socket, [self._base.TrackerCode.UPDATE_INFO, info])
             self._base.recvjson(self._socket)
+
+    def put(self, key: str, port: int, ticket: str, host: str | None = None) -> None:
+        """Offer a server: the tracker gives the ticket to the next client of the key.
+
+        The offer ends with the connection.
+        """
+        code = self._base.TrackerCode.PUT
+        with self._talking():
+            self._base.sendjson(self._socket, [code, key, [port, ticket], host])
+            self._base.recvjson(self._socket)
+
+    def pending(self) -> list[str]:
+        """Return the tickets of this connection that no client has got yet."""
+        with self._talking():
+            self._base.sendjson(self._socket, [self._base.TrackerCode.GET_PENDING_MATCHKEYS])
+            return of_type(list, self._base.recvjson(self._socket))
+
+    def servers_of(self, key: str) -> list[Server]:
+        """Return the servers of a key.  Raises `FarmError` if there is none."""
+        summary = self.summary()
+        if servers := summary.serving(key):
+            return servers
+        keys = ", ".join(sorted({server.key for server in summary.servers}))
+        raise FarmError(
+            f"Nobody serves the key {key!r} at the tracker {self.address}: "
+            + (f"it has servers for {keys}." if keys else "it has no server."),
+            remedy=f"Start one: tvmflow farm serve --tracker {self.address} --key {key}",
+        )
 
     def request(self, key: str) -> None:
         """Request a server; call :meth:`offer` to get it before any other request."""
@@ -284,6 +330,21 @@ def protocol() -> ModuleType:
                 remedy=install_command("tuning"),
             )
     return import_module("tvm.rpc.base")
+
+
+def are_agents(servers: Sequence[Server]) -> bool:
+    """Return whether the servers of a key speak the agent's protocol.
+
+    Raises `FarmError` if only some of them do.
+    """
+    agents = [str(server.address) for server in servers if server.is_agent]
+    if agents and len(agents) < len(servers):
+        raise FarmError(
+            f"The key {servers[0].key!r} has servers of two kinds, where one was expected: "
+            f"{', '.join(agents)} with an agent, the others with TVM.",
+            remedy="Start one kind of them with another key (tvmflow farm serve).",
+        )
+    return bool(agents)
 
 
 def check_key(key: str) -> str:

@@ -1,0 +1,280 @@
+"""Servers of phones and boards, with Debian's adb and daemons that play the phones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from support.adb_daemon import AdbDaemon, Phone
+from support.commands import run
+from support.farms import LOCAL, Farm, eventually, free_port
+
+import tvmflow
+from tvmflow.agent.lent import LentAgent, TicketError
+from tvmflow.errors import AgentError
+from tvmflow.module.standalone.binding import opencl_libraries
+from tvmflow.runtime.secret import Address, Secret
+from tvmflow.runtime.tracker import Offer, Queue, Server, Tracker
+
+#: The server's program.
+SERVER = str(Path(__file__).parents[1] / "support" / "agent_server.py")
+
+
+def set_celsius(folder: Path, celsius: float) -> None:
+    """Write what the only sensor below a folder reports, as Linux shows it."""
+    zone = folder / "class" / "thermal" / "thermal_zone0"
+    zone.mkdir(parents=True, exist_ok=True)
+    (zone / "type").write_text("gpu\n")
+    # In one step: the server may be reading.
+    new = zone / "new"
+    new.write_text(f"{celsius * 1000:.0f}\n")
+    new.rename(zone / "temp")
+
+
+def servers_of(farm: Farm, key: str) -> list[Server]:
+    with Tracker(farm.address) as tracker:
+        return tracker.summary().serving(key)
+
+
+def free_of(farm: Farm, key: str) -> int:
+    with Tracker(farm.address) as tracker:
+        return tracker.summary().queues.get(key, Queue(0, 0)).free
+
+
+def place_of(farm: Farm, key: str) -> str:
+    return f"farm:{farm.address}/{key}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the board's files and sensors."""
+    return tmp_path_factory.mktemp("board")
+
+
+@pytest.fixture(scope="module")
+def board(farm: Farm, folder: Path) -> Iterator[Address]:
+    """A server of this machine, with the key ``board`` and a limit of 45 °C."""
+    set_celsius(folder / "sys", 41.5)
+    environment = {
+        "TVMFLOW_AGENT_SYS": str(folder / "sys"),
+        "TVMFLOW_CACHE_DIR": str(folder / "cache"),
+    }
+    address = farm.serve("board", SERVER, "--on", "local", "--max-temp", "45", **environment)
+    eventually(lambda: free_of(farm, "board") == 1)
+    yield address
+    assert farm.stop(address) == 130
+    assert "Traceback" not in farm.log(address)
+    eventually(lambda: not agents_in(folder))
+
+
+def agents_in(folder: Path) -> list[str]:
+    """Return the command lines of agents whose files are in a folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = " ".join(process.info["cmdline"] or [])
+        if str(folder) in words and "--folder" in words:
+            found.append(words)
+    return found
+
+
+def test_a_board_is_lent_to_one_client_after_the_other(farm: Farm, board: Address, caplog):
+    (server,) = servers_of(farm, "board")
+    about = server.about
+    assert (about["kind"], about["temperature_c"], about["state"]) == ("agent", 41.5, "")
+    content = np.random.default_rng(0).bytes(9_000_000)
+    first = tvmflow.connect(place_of(farm, "board"))
+    assert (about["model"], about["devices"][0]["driver"]) == (
+        first.name,
+        first.opencl_devices()[0].driver,
+    )
+    memory = first.allocate(len(content))
+    first.write(memory, content)
+    assert first.read(memory, len(content)) == content
+    eventually(lambda: servers_of(farm, "board")[0].about["busy_s"])
+    assert free_of(farm, "board") == 0
+    found: list[str] = []
+
+    def wait() -> None:
+        with tvmflow.connect(place_of(farm, "board")) as second:
+            found.append(second.name)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    eventually(lambda: "No device of the key board is free" in caplog.text)
+    assert f"{board}: in use." in caplog.text
+    first.close()
+    waiting.join()
+    assert found == [first.name]
+    eventually(lambda: free_of(farm, "board") == 1)
+    eventually(lambda: farm.log(board).count("ended after") >= 2)
+
+
+def test_a_hot_board_is_withdrawn_until_it_is_cool(farm: Farm, board: Address, folder: Path):
+    def state() -> str:
+        return servers_of(farm, "board")[0].about["state"]
+
+    eventually(lambda: free_of(farm, "board") == 1)
+
+    with tvmflow.connect(place_of(farm, "board")):
+        set_celsius(folder / "sys", 47)
+    eventually(lambda: state() == "paused: 47 °C, limit 45")
+    assert free_of(farm, "board") == 0
+    set_celsius(folder / "sys", 44)
+    eventually(lambda: state() == "paused: 44 °C, limit 45")
+    assert free_of(farm, "board") == 0
+    done = run(sys.executable, "-m", "tvmflow", "farm", "status", "--tracker", farm.address)
+    assert "paused: 44 °C, limit 45" in done.stdout
+    set_celsius(folder / "sys", 43)
+    eventually(lambda: free_of(farm, "board") == 1)
+    assert state() == ""
+    eventually(lambda: "local is offered again: 43 °C." in farm.log(board))
+    assert farm.log(board).count("local is paused: ") == 1
+    set_celsius(folder / "sys", 41.5)
+
+
+def test_a_ticket_admits_one_client(farm: Farm, board: Address):
+    with pytest.raises(TicketError, match="refused the session"):
+        LentAgent(Offer(board, "board:0")).start()
+    eventually(lambda: free_of(farm, "board") == 1)
+    with Tracker(farm.address) as tracker:
+        tracker.request("board")
+        offer = tracker.offer(60)
+    assert offer is not None
+    stream = LentAgent(offer).start()
+    stream.close()
+    with pytest.raises(TicketError):
+        LentAgent(offer).start()
+
+
+# -- phones ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def adb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of an adb server of this module's own."""
+    home = tmp_path_factory.mktemp("home")
+    environment = {"HOME": str(home), "ANDROID_ADB_SERVER_PORT": str(free_port())}
+    # The cache is the tests', also with another home.
+    environment["XDG_CACHE_HOME"] = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
+    run_adb(environment, "start-server")
+    yield environment
+    run_adb(environment, "kill-server")
+
+
+def run_adb(environment: dict[str, str], *words: str) -> None:
+    command, env = ["adb", *words], {**os.environ, **environment}
+    subprocess.run(command, env=env, capture_output=True, check=True)
+
+
+@pytest.fixture
+def attach(adb_server: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., AdbDaemon]]:
+    """A function that attaches a phone, by default a new one."""
+    daemons: list[AdbDaemon] = []
+    library = next(filter(None, opencl_libraries()), "")
+
+    def attach(like: AdbDaemon | None = None) -> AdbDaemon:
+        folder = tmp_path / f"phone{len(daemons)}"
+        if like is None:
+            set_celsius(folder / "sys", 30 + len(daemons))
+            environment = {
+                "TVMFLOW_AGENT_SYS": str(folder / "sys"),
+                "TVMFLOW_OPENCL_LIBRARY": library,
+                "POCL_WORK_GROUP_SPECIALIZATION": "0",
+            }
+            daemon = AdbDaemon(Phone(folder, environment=environment))
+        else:
+            daemon = AdbDaemon(like.phone, like.port)
+        daemons.append(daemon)
+        run_adb(adb_server, "connect", f"{LOCAL}:{daemon.port}")
+        return daemon
+
+    yield attach
+    for daemon in daemons:
+        subprocess.run(
+            ["adb", "disconnect", f"{LOCAL}:{daemon.port}"],
+            env={**os.environ, **adb_server},
+            capture_output=True,
+            check=False,
+        )
+        daemon.pull_cable()
+
+
+@pytest.fixture(scope="module")
+def phones(farm: Farm, adb_server: dict[str, str]) -> Iterator[Address]:
+    """A server of all attached phones, with the key ``phones``."""
+    address = farm.start_server("phones", SERVER, "--on", "adb:all", **adb_server)
+    yield address
+    assert farm.stop(address) == 130
+    assert "Traceback" not in farm.log(address)
+
+
+@pytest.mark.adb
+def test_phones_come_and_go(farm: Farm, phones: Address, attach):
+    eventually(lambda: not servers_of(farm, "phones"))
+    first = attach()
+    eventually(lambda: free_of(farm, "phones") == 1)
+    second = attach()
+    eventually(lambda: free_of(farm, "phones") == 2)
+    before = {server.about["temperature_c"]: server for server in servers_of(farm, "phones")}
+    assert before.keys() == {30, 31}
+    with tvmflow.connect(place_of(farm, "phones")) as phone:
+        assert phone.sensors()["temperatures"].popitem()[1] in before
+        second.pull_cable()
+        eventually(lambda: len(servers_of(farm, "phones")) == 1)
+    eventually(lambda: free_of(farm, "phones") == 1)
+    (left,) = servers_of(farm, "phones")
+    assert left.address == before[30].address
+    attach(like=second)
+    eventually(lambda: free_of(farm, "phones") == 2)
+    assert {s.address for s in servers_of(farm, "phones")} == {s.address for s in before.values()}
+    eventually(lambda: f"adb:{LOCAL}:{second.port} was unplugged." in farm.log(phones))
+    assert len(first.phone.pushed) == 1
+    eventually(lambda: not first.running())
+
+
+@pytest.mark.adb
+def test_a_session_on_an_unplugged_phone_ends_with_a_sentence(farm: Farm, phones: Address, attach):
+    eventually(lambda: not servers_of(farm, "phones"))
+    daemon = attach()
+    eventually(lambda: free_of(farm, "phones") == 1)
+    phone = tvmflow.connect(place_of(farm, "phones"))
+    daemon.pull_cable()
+    with pytest.raises(AgentError, match="broke"):
+        eventually(lambda: not phone.sensors())
+    phone.close()
+    eventually(lambda: not servers_of(farm, "phones"))
+    with pytest.raises(AgentError, match="Nobody serves the key 'phones'"):
+        tvmflow.connect(place_of(farm, "phones"))
+
+
+# -- who may use them ------------------------------------------------------------------------------
+
+
+def test_only_clients_with_the_secret_get_an_agent(tmp_path: Path):
+    right, wrong = (tmp_path / name for name in ("right", "wrong"))
+    for file, digit in ((right, "a"), (wrong, "b")):
+        file.write_text(digit * 64)
+        file.chmod(0o600)
+    farm = Farm(tmp_path, Secret.read(right))
+    try:
+        address = farm.serve("board", SERVER, "--on", "local", TVMFLOW_CACHE_DIR=str(tmp_path))
+        eventually(lambda: free_of(farm, "board") == 1)
+        place = place_of(farm, "board")
+        with tvmflow.connect(place, secret_file=right) as device:
+            assert device.facts["cpus"]
+        for secret in (wrong, None):
+            with pytest.raises(AgentError, match=r"refused the secret|asks for a secret"):
+                tvmflow.connect(place, secret_file=secret)
+        offer = Offer(Address(LOCAL, address.port, Secret.read(wrong)), "board:0")
+        with pytest.raises(AgentError, match=r"The server at .* refused the secret"):
+            LentAgent(offer).start()
+        eventually(lambda: "(it gave a wrong secret) was refused" in farm.log(address))
+    finally:
+        farm.close()
