@@ -21,6 +21,7 @@ from . import (
     lab,
     models,
     package,
+    probe,
     profile,
     run,
     tune,
@@ -142,6 +143,7 @@ app.command("tune", epilog=tune.TUNE_EXAMPLES)(tune.tune_model)
 app.command("precompile", epilog=compile.PRECOMPILE_EXAMPLES)(compile.precompile_library)
 app.command("package", epilog=package.EXAMPLES)(package.package_libraries)
 app.command("devices", epilog=devices.EXAMPLES)(devices.list_all)
+app.command("probe", epilog=probe.EXAMPLES)(probe.probe_device)
 app.add_typer(models.app, name="models", cls=Group)
 app.add_typer(journal.app, name="journal", cls=Group)
 app.add_typer(farm.app, name="farm", cls=Group)

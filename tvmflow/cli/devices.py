@@ -15,9 +15,12 @@ from .places import Place
 from .session import command
 
 if TYPE_CHECKING:
+    from ..devices.device_file import DeviceFile
     from ..runtime.devices import DeviceInfo
     from ..runtime.json_types import JsonObject
 
+#: Units of rates, by the ends of their names.
+_UNITS = {"gbps": "GB/s", "gflops": "GFLOP/s", "us": "µs"}
 EXAMPLES = """
 [bold]Examples[/bold]
   tvmflow devices
@@ -125,14 +128,20 @@ def _show_file(path: Path) -> None:
     values = {name: {"value": f.value, "origin": f.origin.value} for name, f in facts.items()}
     if print_json({**described.to_json(), "facts": values}):
         return
-    print_facts(described.name, [("preset", described.preset), *described.identity.items()])
-    rows = [
-        (name, "none" if f.value is None else f"{f.value:g}", f.origin.value)
-        if not isinstance(f.value, bool)
-        else (name, "yes" if f.value else "no", f.origin.value)
-        for name, f in facts.items()
-    ]
-    print_table(None, ["fact", ">value", "origin"], rows)
+    print_device_file(described)
+
+
+def print_device_file(file: DeviceFile) -> None:
+    """Print the facts and rates of a device file, each with its unit and origin."""
+    print_facts(file.name, [("preset", file.preset), *file.identity.items()])
+    rows = []
+    for name, fact in {**file.all_facts(), **file.rates}.items():
+        value = "none" if fact.value is None else f"{fact.value:g}"
+        if isinstance(fact.value, bool):
+            value = "yes" if fact.value else "no"
+        unit = "× buffer" if name.startswith("texture.") else _UNITS.get(name.rpartition("_")[2])
+        rows.append((name, value, unit, fact.origin.value))
+    print_table(None, ["fact", ">value", "unit", "origin"], rows)
 
 
 def note_missing_opencl(kinds: Iterable[str]) -> None:

@@ -116,10 +116,10 @@ class DeviceFile:
     measurements: JsonMapping = field(default_factory=dict)
 
     @classmethod
-    def of(cls, info: DeviceInfo, name: str) -> DeviceFile:
-        """Return the facts that a driver reports, over the preset of the device's class."""
+    def of(cls, info: DeviceInfo, name: str, preset: str | None = None) -> DeviceFile:
+        """Return the facts that a driver reports, over a preset or that of the device's class."""
         device = preset_of(info)
-        base = PRESETS[device.name]
+        base = PRESETS[preset or device.name]
         limits = ("max_group_size", "image_extent", "image_layers", "fp16")
         facts = {fact: Fact(getattr(device, fact), Origin.REPORTED) for fact in limits}
         about = {"device": info.name, "vendor": info.vendor, "driver": info.driver}

@@ -1,0 +1,156 @@
+"""Measuring a device behind an agent of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import numpy as np
+import onnx
+import pytest
+from support.fake_opencl import build_fake
+from typer.testing import CliRunner
+
+import tvmflow
+from tvmflow.agent.device import RemoteDevice
+from tvmflow.agent.transports import Local
+from tvmflow.cli.app import app
+from tvmflow.devices.device_file import DeviceFile
+from tvmflow.devices.presets import PRESETS
+from tvmflow.errors import AgentError, DeviceError
+from tvmflow.probe import bench, measure
+from tvmflow.probe.measure import accumulators_of, probe
+
+pytestmark = pytest.mark.opencl
+
+#: Rates of every device with images, and their ranges from the slowest phone to the fastest CPU.
+RATES = {
+    **{f"{place}_{what}gbps": (0.005, 2e4) for place in ("buffer", "image") for what in
+       ("", "write_", "cached_", "fp16_cached_")},
+    "buffer_read_gbps": (0.005, 2e4),
+    "local_gbps": (0.05, 1e5),
+    "fp32_gflops": (0.1, 1e5),
+    "launch_us": (0.05, 1e4),
+}  # fmt: skip
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Measure little data in few rounds."""
+    monkeypatch.setattr(measure, "_LEAST_STREAM", 4 << 20)
+    monkeypatch.setattr(measure, "_MOST_STREAM", 4 << 20)
+    monkeypatch.setattr(bench, "ROUNDS", 3)
+    monkeypatch.setattr(bench, "ROUND_S", 1e-3)
+    monkeypatch.setattr(bench, "LAUNCH_S", 1e-2)
+
+
+def test_a_measured_device_is_compiled_for(local, quick, network, image, tmp_path):
+    path = tmp_path / "here.json"
+    local.close()
+    ran = CliRunner().invoke(app, ["probe", "--on", "local", "-o", str(path)])
+    assert ran.exit_code == 0, ran.output
+    file = DeviceFile.read(path)
+    assert file.preset == "cpu"
+    for name, (least, most) in RATES.items():
+        assert least < file.rates[name].value < most, name
+    assert [each["vectors"] for each in file.measurements["live_values"]] == list(measure.LIVE)
+    assert {each["access"] for each in file.measurements["streams"]} == {"read", "write", "copy"}
+    # Waits for no result of this driver: what it lacks, and what agents cannot do.
+    assert not {"fp16_gflops", "mixed_gflops"} & file.rates.keys()
+    assert file.measurements["not_measured"].keys() == {
+        "launch_recorded_us", "image2d_from_buffer"
+    }  # fmt: skip
+    speed = file.device().texture
+    assert speed.cached == pytest.approx(
+        file.rates["image_cached_gbps"].value / file.rates["buffer_cached_gbps"].value, rel=1e-2
+    )
+    assert file.all_facts()["texture.stream"].origin == "measured"
+    assert file.all_facts()["winograd.tile"].origin == "preset"
+    shown = CliRunner().invoke(app, ["devices", "--show", str(path)]).output
+    assert "GFLOP/s" in shown
+    assert "measured" in shown
+    assert "reported" in shown
+    onnx.save(network, tmp_path / "net.onnx")
+    with tvmflow.compile(tmp_path / "net.onnx", target="opencl", device=str(path)) as module:
+        found = module(x=image)["y"]
+    with tvmflow.compile(network, target="llvm") as here:
+        np.testing.assert_allclose(found, here(x=image)["y"], rtol=1e-5, atol=1e-5)
+
+
+def test_wrong_sums_and_missing_images_leave_facts_out(local, quick, monkeypatch):
+    build = local.build
+    monkeypatch.setattr(
+        local,
+        "build",
+        lambda text, *rest: build(text.replace("read_imagef(source, at)", "1"), *rest),
+    )
+    monkeypatch.setattr(measure, "LIVE", ())
+    file = probe(local)
+    wrong = [name for name, why in file.measurements["not_measured"].items() if "wrong sum" in why]
+    assert len(wrong) == 8
+    assert all("images" in name for name in wrong)
+    assert "image_gbps" not in file.rates
+    assert file.device().texture.stream == PRESETS["cpu"].texture.stream
+    assert {"texture.cached", "buffer_gbps"} <= file.facts.keys() | file.rates.keys()
+    local.facts["opencl"][0]["images"] = False
+    file = probe(local, limit_s=0.5)
+    assert "fp32_gflops" in file.rates
+    assert not any(name.startswith("texture.") for name in file.facts)
+    assert not any("image" in name for name in file.rates)
+
+
+def test_a_driver_that_runs_no_kernel_is_refused(local, quick, tmp_path):
+    local.close()
+    build_fake(tmp_path)
+    driver = {"TVMFLOW_OPENCL_LIBRARY": str(tmp_path / "libOpenCL.so")}
+    with (
+        RemoteDevice(Local(driver)) as device,
+        pytest.raises(DeviceError, match=r"no measurement succeeded. launch_us: .* wrong sum"),
+    ):
+        probe(device)
+
+
+def test_a_device_that_is_gone_ends_the_measurements(local, quick):
+    agent = local.connection.process_id
+    with pytest.raises(AgentError, match="broke"):
+        probe(local, report=lambda what: os.kill(agent, signal.SIGKILL))
+
+
+def test_errors_come_before_the_measurements(local, tmp_path):
+    local.close()
+    for words, expected in (
+        (["-o", str(tmp_path / "none" / "d.json")], "does not exist"),
+        (["-o", str(tmp_path / "d.txt")], "does not end with .json"),
+        (["-o", str(tmp_path / "d.json"), "--preset", "powervr"], "expected one of cpu"),
+        (["-o", str(tmp_path / "d.json"), "--device-index", "7"], "no OpenCL device 7"),
+    ):
+        ran = CliRunner().invoke(app, ["probe", *words])
+        assert ran.exit_code == 2
+        assert expected in " ".join(ran.output.replace("│", "").split()), ran.output
+        assert "Measuring launches" not in ran.output
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_json_is_the_file(local, quick, tmp_path, monkeypatch):
+    monkeypatch.setattr(measure, "LIVE", ())
+    local.close()
+    path = tmp_path / "here.json"
+    ran = CliRunner().invoke(app, ["probe", "--json", "-q", "-o", str(path), "--preset", "mali"])
+    assert json.loads(ran.stdout) == json.loads(path.read_text())
+    assert DeviceFile.read(path).preset == "mali"
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ([1, 1, 1.05, 1.8, 1.9], 6),
+        ([1, 1.01, 1, 1, 1], None),
+        ([1, 1.2, 1.5, 1.9, 2.4], None),
+        ([1, 1, 2, 1, 1], None),
+        ([], None),
+    ],
+)
+def test_registers_are_known_only_from_a_clear_step(times, expected):
+    series = [{"vectors": 4 * (i + 1), "ns": ns} for i, ns in enumerate(times)]
+    assert accumulators_of(series) == expected

@@ -1,0 +1,154 @@
+"""Timing and checking of kernels on a device behind an agent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from ..agent.device import RemoteDevice, RemoteLaunch, RunTime
+from ..errors import AgentError, DeviceError
+
+#: Rounds whose median is the result.
+ROUNDS = 7
+#: Least time of a round; shorter launches are repeated in it.
+ROUND_S = 0.01
+#: Most time of one launch: some systems end kernels that take seconds.
+LAUNCH_S = 0.2
+#: Most time of all rounds, after which no further one is begun.
+_ROUNDS_S = 2.0
+#: Time limit of requests; a kernel that takes so long hangs.
+_LIMIT_S = 30.0
+_MOST_REPEATS = 1000
+#: Most launches in a queue, and the time that they may take.
+_MOST_LAUNCHES, _QUEUE_S = 5000, 0.1
+#: Largest growth of the work from one attempt to the next.
+_GROWTH = 16
+#: Tolerance of sums, which are exact up to 2^24.
+_RELATIVE = 1e-3
+#: Bits that are no number, in memory whose content is not written yet.
+_NAN = b"\xff" * 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel whose work grows with an amount: rows of a picture, or steps of a loop."""
+
+    name: str
+    #: Launch for an amount.
+    launch: Callable[[int], RemoteLaunch]
+    #: Bytes or operations of such a launch.
+    work: Callable[[int], float]
+    #: Sum that each work-item writes.
+    expected: Callable[[int], float]
+    #: Memory with the sums.
+    sums: int
+    least: int
+    most: int
+    #: Launch that writes the sums, where another kernel than the timed one does.
+    check: Callable[[int], RemoteLaunch] | None = None
+    #: Time for which the amount grows.
+    target_s: float = 2 * ROUND_S
+
+
+class Bench:
+    """An OpenCL device, and the memory that one measurement has allocated there."""
+
+    def __init__(self, remote: RemoteDevice, index: int):
+        self.remote, self.index = remote, index
+        #: Whether times are those of the driver's events, or else of the agent's clock.
+        self.has_events = True
+        self._handles: list[int] = []
+
+    def build(self, source: str, options: str) -> int:
+        """Build a program; return its handle."""
+        return self.remote.build(source, options, self.index).handle
+
+    @contextmanager
+    def memory(self) -> Iterator[None]:
+        """Release what is allocated in this context."""
+        try:
+            yield
+        finally:
+            handles, self._handles = self._handles, []
+            with suppress(AgentError):
+                self.remote.free(handles)
+
+    def buffer(self, size_bytes: int, pattern: bytes = _NAN) -> int:
+        """Allocate a buffer that is filled with a pattern; return its handle."""
+        handle = self.remote.allocate(size_bytes, device_index=self.index)
+        self._handles.append(handle)
+        self.remote.fill(handle, pattern)
+        return handle
+
+    def values(self, numbers: np.ndarray) -> int:
+        """Allocate a buffer with these numbers; return its handle."""
+        handle = self.buffer(numbers.nbytes)
+        self.remote.write(handle, numbers.tobytes())
+        return handle
+
+    def image(self, size: tuple[int, int, int], channel_type: int, pattern: bytes) -> int:
+        """Allocate an image array that is filled with a pattern; return its handle."""
+        handle = self.remote.allocate(
+            image=size, channel_type=channel_type, device_index=self.index
+        )
+        self._handles.append(handle)
+        self.remote.fill(handle, pattern)
+        return handle
+
+    def rate(self, case: Case) -> float:
+        """Return the work of a case in a second, after its sums were checked.
+
+        Raises `DeviceError` if they are wrong.
+        """
+        amount, most = case.least, case.most // case.least * case.least
+        while (s := self._seconds(case.launch(amount))) < case.target_s / 2 and amount < most:
+            growth = max(2.0, min(_GROWTH, case.target_s / max(s, 1e-9)))
+            amount = min(most, int(amount * growth) // case.least * case.least)
+        self._check(case, amount)
+        repeats = max(1, min(_MOST_REPEATS, math.ceil(ROUND_S / max(s, 1e-9))))
+        rounds = max(3, min(ROUNDS, int(_ROUNDS_S / max(s, 1e-9))))
+        return case.work(amount) / self._seconds(case.launch(amount), repeats, rounds)
+
+    def launch_seconds(self, program: int) -> float:
+        """Return the time of a launch of `nothing` in a queue of many, on the agent's clock."""
+        with self.memory():
+            sums = self.buffer(4)
+            launch = RemoteLaunch(program, "nothing", (sums,), (1,), (1,))
+            self._check(Case("launches", lambda _: launch, float, lambda _: 1.0, sums, 1, 1), 1)
+            (once,) = self._times(launch, 50, 1)
+            repeats = max(50, min(_MOST_LAUNCHES, int(_QUEUE_S / max(once.wall_s / 50, 1e-9))))
+            return median(each.wall_s for each in self._times(launch, repeats, ROUNDS)) / repeats
+
+    def _times(self, launch: RemoteLaunch, repeats: int, rounds: int) -> list[RunTime]:
+        sequences = [[launch]]
+        times = self.remote.launch(
+            sequences, warmup=1, repeats=repeats, rounds=rounds, limit_s=_LIMIT_S
+        )
+        return [each for (each,) in times]
+
+    def _seconds(self, launch: RemoteLaunch, repeats: int = 1, rounds: int = 1) -> float:
+        """Return the median time of a launch, by the device's clock where it has one."""
+        times = self._times(launch, repeats, rounds)
+        self.has_events = self.has_events and all(each.kernels_s for each in times)
+        return median(each.kernels_s or each.wall_s for each in times) / repeats
+
+    def _check(self, case: Case, amount: int) -> None:
+        launch = (case.check or case.launch)(amount)
+        items = math.prod(launch.global_size)
+        self.remote.fill(case.sums, _NAN)
+        self.remote.launch([[launch]], limit_s=_LIMIT_S)
+        found = np.frombuffer(self.remote.read(case.sums, 4 * items), "<f4")
+        expected = case.expected(amount)
+        wrong = ~np.isclose(found, expected, rtol=_RELATIVE, atol=0.0)
+        if wrong.any():
+            raise DeviceError(
+                f"Measuring {case.name} failed: {np.count_nonzero(wrong)} of {items} work-items "
+                f"of the kernel {launch.kernel} gave a wrong sum, such as {found[wrong][0]:g}, "
+                f"expected {expected:g}.",
+                remedy="Update the device's driver, or compile for its CPU with `target=llvm`.",
+            )
