@@ -1,0 +1,204 @@
+"""Networks on a phone: size of the agent, latency, speed of tuning, bytes sent, time to begin.
+
+The phone is played by this machine: Debian's adb speaks to the tests' adb daemon, which starts the
+agent with this machine's OpenCL device.  Run it from the root of the repository, on a machine that
+does nothing else:
+
+    python benchmarks/phone.py
+    python benchmarks/phone.py --only latency tuning
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import common
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from support.adb_daemon import AdbDaemon, Phone
+
+import tvmflow
+from tvmflow import models
+from tvmflow.agent import adb, executable
+from tvmflow.devices.host import HOSTS, Host
+
+#: Runs the command line with this machine's agent in place of an Android phone's.
+COMMAND = """
+from tvmflow.agent import adb, executable
+from tvmflow.cli import main
+from tvmflow.devices.host import Host
+agent = executable.agent_executable
+adb.agent_executable = lambda host: agent(Host.native())
+main()
+"""
+
+
+@contextmanager
+def attached() -> Iterator[tuple[AdbDaemon, Path]]:
+    """Attach a phone to an adb server of its own; yield its daemon and a folder for files."""
+    native = executable.agent_executable(Host.native())
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        # A home of its own, too: adb keeps its key there.
+        environment = {"HOME": str(folder), "ANDROID_ADB_SERVER_PORT": str(port)}
+        stack.enter_context(mock.patch.dict(os.environ, environment))
+        stack.enter_context(mock.patch.object(adb, "agent_executable", return_value=native))
+        daemon = AdbDaemon(Phone(folder / "phone"))
+        stack.callback(daemon.pull_cable)
+        for command in ["start-server"], ["connect", f"127.0.0.1:{daemon.port}"]:
+            subprocess.run(["adb", *command], capture_output=True, check=True)
+        stack.callback(subprocess.run, ["adb", "kill-server"], check=True)
+        yield daemon, folder
+
+
+def sizes() -> dict[str, int]:
+    """Return the bytes of the agent for each host."""
+    agents = {name: executable.agent_executable(Host.parse(name)) for name in HOSTS}
+    return {name: agent.stat().st_size for name, agent in agents.items()}
+
+
+def latency(rounds: int) -> dict[str, Any]:
+    """Measure a library in this process, and through agents, in turn."""
+    with attached() as (_, folder), ExitStack() as stack:
+        library = folder / "libmobilenet.so"
+        options = {"target": "opencl", "format": "standalone"}
+        with tvmflow.compile(models.make("mobilenet_v2"), **options) as module:
+            module.save(library)
+        opened = {"in process": stack.enter_context(tvmflow.load(library))}
+        for place in "local", "adb":
+            device = stack.enter_context(tvmflow.connect(place))
+            opened[place] = stack.enter_context(device.load(library))
+        times = common.in_turn(
+            {name: lambda m=module: tvmflow.bench(m, runs=150) for name, module in opened.items()},
+            rounds=rounds,
+            warmup=1,
+            timed=lambda measure: measure().median_ms,
+        )
+    found = {name: round(statistics.median(each), 4) for name, each in times.items()}
+    ratios = {
+        name: statistics.median(
+            a / b for a, b in zip(times[name], times["in process"], strict=True)
+        )
+        for name in ("local", "adb")
+    }
+    return {
+        "median_ms": found,
+        "of_in_process": {name: round(ratio, 4) for name, ratio in ratios.items()},
+        "rounds": rounds,
+    }
+
+
+def trials_in(path: Path) -> int:
+    """Return the number of trials in a journal."""
+    with tvmflow.Journal.open(path) as journal:
+        return len(list(journal.trials()))
+
+
+def tuning(trials: int, rounds: int) -> dict[str, Any]:
+    """Tune a network on this machine, by TVM's runtime, and through adb, in turn."""
+    network = models.make("mobilenet_v1", width=0.25, size=64)
+    rates: dict[str, list[float]] = {"here": [], "adb": []}
+    with attached() as (_, folder), tvmflow.connect("adb") as phone:
+        for number in range(rounds):
+            for name, device in {"here": {}, "adb": {"device": phone}}.items():
+                journal = folder / f"{name}{number}.journal"
+                started = time.perf_counter()
+                tvmflow.tune(
+                    network,
+                    journal,
+                    trials=trials,
+                    seed=number,
+                    target="opencl",
+                    compare=False,
+                    **device,
+                )
+                seconds = time.perf_counter() - started
+                rates[name].append(trials_in(journal) / seconds)
+    found = {name: round(statistics.median(each), 3) for name, each in rates.items()}
+    return {
+        "trials_per_s": found,
+        "of_here": round(found["adb"] / found["here"], 3),
+        "rounds": {name: [round(rate, 3) for rate in each] for name, each in rates.items()},
+    }
+
+
+def start() -> dict[str, Any]:
+    """Measure `tvmflow bench` of a model from empty caches, and again; and count the bytes."""
+    with attached() as (daemon, folder):
+        model = models.build("mobilenet_v2", folder / "mobilenet_v2.onnx")
+        command = [
+            sys.executable,
+            "-c",
+            COMMAND,
+            "bench",
+            str(model),
+            "--on",
+            "adb",
+            "--runs",
+            "100",
+        ]
+        # `HOME` is an empty folder: no agent is compiled yet, no program, no journal.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("TVMFLOW", "XDG"))}
+        found: dict[str, Any] = {}
+        for name in "first", "second":
+            before, started = daemon.received, time.perf_counter()
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=True
+            )
+            assert "median" in done.stdout
+            found[f"{name}_s"] = round(time.perf_counter() - started, 1)
+            found[f"{name}_bytes"] = daemon.received - before
+    return {**found, "second_share": round(found["second_bytes"] / found["first_bytes"], 5)}
+
+
+def main() -> None:
+    """Measure what is asked for, print a table and write ``results/phone.json``."""
+    parser = common.arguments(__doc__, rounds=9, trials=12)
+    names = "size", "latency", "tuning", "start"
+    parser.add_argument("--only", nargs="+", choices=names, default=names)
+    options = parser.parse_args()
+    path = common.RESULTS / "phone.json"
+    jobs = {
+        "size": sizes,
+        "latency": lambda: latency(options.rounds),
+        "tuning": lambda: tuning(options.trials, max(1, options.rounds // 3)),
+        "start": start,
+    }
+    results = common.collect(
+        path,
+        [(name, jobs[name]) for name in options.only],
+        lambda name, result: f"{name}: {result}",
+        again=True,
+    )
+    device = common.opencl_device()
+    common.write_json(path, {"device": device, "results": results})
+    rows = []
+    if size := results.get("size"):
+        rows.append(("agent for android-arm64, KB", f"{size['android-arm64'] / 1e3:.0f}"))
+    if found := results.get("latency"):
+        for name, ratio in found["of_in_process"].items():
+            rows.append((f"latency through {name}, of that in process", f"{ratio:.3f}"))
+    if found := results.get("tuning"):
+        rows.append(("trials a second through adb, of those here", f"{found['of_here']:.2f}"))
+    if found := results.get("start"):
+        rows.append(("bench from empty caches, s", f"{found['first_s']:.1f}"))
+        rows.append(("bytes of the second bench, of the first's", f"{found['second_share']:.3%}"))
+    common.report(f"Phone, played by {device['name']}", ["figure", "measured"], rows)
+
+
+if __name__ == "__main__":
+    main()
