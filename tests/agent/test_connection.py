@@ -63,6 +63,24 @@ def test_blobs_are_sent_once_in_pieces(tmp_path):
     opened.close()
 
 
+def test_large_blobs_have_more_time(monkeypatch):
+    monkeypatch.setattr(connection, "LIMIT_S", 0.0)
+    monkeypatch.setattr(connection, "_LATE_S", 0.2)
+    late = threading.Event()
+
+    def slowly(frame):
+        if answers := uploading(frame):
+            late.wait(1.0)
+        return answers
+
+    opened = Connection(FakeAgent(slowly))
+    assert opened.put(CONTENT)
+    with pytest.raises(AgentError, match="it answers, but not this request"):
+        opened.put(CONTENT[:100])
+    late.set()
+    opened.close()
+
+
 def test_blobs_that_are_there_are_not_sent():
     agent = FakeAgent(on(Kind.HAVE, lambda frame: [answer(frame, Fields().raw(b"\1\1"))]))
     opened = Connection(agent)

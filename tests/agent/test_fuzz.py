@@ -18,7 +18,7 @@ MAIN = (*range(raw.HELLO, raw.RESET + 1), raw.FACTS, raw.LAUNCH)
 def run(tmp_path_factory):
     """Return a function that sends requests and returns the successes and refusals by kind."""
     folder = tmp_path_factory.mktemp("fuzz")
-    program, driver = raw.build_fuzzer(), raw.build_driver()
+    program, driver = raw.build_fuzzer(), raw.build_driver(*raw.SANITIZERS)
     library = build_mock(folder / "libmock.so")
     (folder / "none").mkdir()
     env = {

@@ -33,7 +33,7 @@ def program():
 @pytest.fixture(scope="session")
 def driver():
     """Return the fake driver with faults."""
-    return raw.build_driver()
+    return raw.build_driver(*raw.SANITIZERS)
 
 
 @pytest.fixture

@@ -67,11 +67,11 @@ def build_fuzzer() -> Path:
     return _built("fuzz", "fuzz", [*SANITIZERS, *flags, *sources, "-ldl", "-lm", "-pthread"])
 
 
-def build_driver() -> Path:
+def build_driver(*sanitizers: str) -> Path:
     """Return the fake OpenCL driver with faults (``faulty_driver.c``)."""
     sources = [*sorted(SOURCES.glob("*.c")), TESTS / "faulty_driver.c"]
     flags = ["-shared", f"-I{NATIVE / 'core'}", "-Wl,--wrap=fake_enter", "-pthread"]
-    return _built("faulty_driver", "libOpenCL.so", [*SANITIZERS, *flags, *sources])
+    return _built("faulty_driver", "libOpenCL.so", [*sanitizers, *flags, *sources])
 
 
 @dataclass(frozen=True)

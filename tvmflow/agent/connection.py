@@ -41,6 +41,8 @@ from .transports import Stream, Transport, signal_text
 SILENCE_S = 30.0
 #: Time limit of requests that do not say another.
 LIMIT_S = 60.0
+#: Speed of the slowest link: requests get more time for the data that they carry.
+SLOWEST_BYTES_PER_S = 20e3
 #: Time that an answer may be on its way after the request's limit.
 _LATE_S = 30.0
 #: Time until a cancelled request is answered; the agent ends its session after 5 s.
@@ -180,7 +182,8 @@ class Connection:
         fields = Fields().raw(digest).u64(size)
         try:
             with self._asking:
-                self._ask(Kind.PUT, fields, LIMIT_S, parts=pieces())
+                limit_s = LIMIT_S + size / SLOWEST_BYTES_PER_S
+                self._ask(Kind.PUT, fields, limit_s, parts=pieces())
         except AgentError as error:
             if error.code == Code.STORE:
                 what = str(content) if isinstance(content, Path) else "data"

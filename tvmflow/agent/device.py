@@ -32,7 +32,7 @@ from ..module.standalone.programs import sidecar_path
 from ..module.standalone.read import is_standalone
 from ..runtime.devices import DeviceInfo
 from ..runtime.json_types import JsonObject
-from .connection import Connection
+from .connection import LIMIT_S, SLOWEST_BYTES_PER_S, Connection
 from .frames import Code, FieldReader, Fields, Kind
 from .places import parse_place
 from .requirements import find_obstacle, needed_plan
@@ -273,7 +273,8 @@ class RemoteDevice(AbstractContextManager["RemoteDevice"]):
         """Return a buffer's beginning, or a whole image."""
         found = bytearray(size_bytes)
         request = Fields().u32(memory, 0, 0, 0, *(image or (0, 0, 0))).u64(0).u64(size_bytes)
-        self.connection.request(Kind.READ, request, on_part=lambda part: _take(part, found))
+        limit_s = LIMIT_S + size_bytes / SLOWEST_BYTES_PER_S
+        self.connection.request(Kind.READ, request, limit_s, lambda part: _take(part, found))
         return bytes(found)
 
     def launch(
