@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -15,8 +14,8 @@ import onnx
 import pytest
 from support import raw_agent as raw
 from support.commands import run
-from support.onnx_models import model_of
 from support.farms import eventually
+from support.onnx_models import model_of
 from support.relay import Relay
 from support.small_plans import add_plan
 
