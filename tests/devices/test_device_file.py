@@ -41,6 +41,14 @@ def test_facts_of_a_file_replace_the_presets(tmp_path):
     )  # fmt: skip
 
 
+def test_launches_cost_what_was_measured(tmp_path):
+    described = DeviceFile.of(INFO, "pixel8")
+    measured = replace(described, rates={"launch_us": Fact(12.5, Origin.MEASURED)})
+    assert described.device().launch_us == PRESETS["mali"].launch_us
+    path = written(tmp_path, measured.to_json())
+    assert resolve("opencl", str(path)).device == replace(described.device(), launch_us=12.5)
+
+
 def test_every_fact_has_an_origin(tmp_path):
     read = DeviceFile.read(written(tmp_path, DeviceFile.of(INFO, "pixel8").to_json()))
     origins = {name: fact.origin.value for name, fact in read.all_facts().items()}

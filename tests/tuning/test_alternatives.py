@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,12 @@ from tvmflow.compiler.compilation import Compilation
 from tvmflow.compiler.driver import run_stages
 from tvmflow.compiler.lookup import network_digest
 from tvmflow.compiler.options import CompileOptions
+from tvmflow.devices.device_file import DeviceFile, Fact, Origin
+from tvmflow.devices.presets import PRESETS
 from tvmflow.journal.journal import Journal
 from tvmflow.tuning import maintenance
 from tvmflow.tuning.alternatives import (
     HOPELESS,
-    LAUNCH_S,
     alternatives_of,
     network_of,
     tune_alternatives,
@@ -30,6 +32,7 @@ from tvmflow.tuning.tuner import Budget, Tuner
 from tvmflow.verify.reference import run_reference
 from tvmflow.verify.tolerance import OPERATOR, assert_close
 
+LAUNCH_S = 1e-6 * PRESETS["adreno"].launch_us
 WINOGRAD = {"winograd_input", "winograd_product", "winograd_output"}
 
 
@@ -206,6 +209,17 @@ def test_winograd_that_is_measured_to_be_faster_is_compiled(tune, model, tmp_pat
             assert reason.startswith("journal (a.journal: 0.036 ms on pretended, measured, fp32, ")
             assert "direct 0.102 ms" in reason
             check(model, module)
+
+
+@pytest.mark.opencl
+def test_launches_cost_what_was_measured_on_the_device(tune, tmp_path):
+    file = DeviceFile("slow", "adreno", rates={"launch_us": Fact(1e5, Origin.MEASURED)})
+    path = tmp_path / "slow.json"
+    path.write_text(json.dumps(file.to_json()))
+    result, _ = tune(winograd_wins, device=str(path))
+    (settled,) = result.settled
+    assert settled.choice == "direct"
+    assert settled.costs["direct"] == pytest.approx(1e-4 + 0.1)
 
 
 @pytest.mark.opencl

@@ -95,8 +95,9 @@ _RANGES = {
     "weight": Range(0, 1e4, whole=False),
 }
 _RATES = Range(1e-6, 1e9, whole=False)
-#: Facts that no file states: the layout is the class's, and two belong to other targets.
-_NOT_IN_FILES = ("name", "channel_block", "multiprocessors", "signed_dots")
+#: Facts that no file states: the layout is the class's, two belong to other targets, and one is
+#: among the rates.
+_NOT_IN_FILES = ("name", "channel_block", "multiprocessors", "signed_dots", "launch_us")
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,9 @@ class DeviceFile:
 
     def device(self) -> Device:
         """Return the device that schedules ask."""
-        return _replaced(PRESETS[self.preset], {n: fact.value for n, fact in self.facts.items()})
+        device = _replaced(PRESETS[self.preset], {n: fact.value for n, fact in self.facts.items()})
+        launch = self.rates.get("launch_us")
+        return device if launch is None else replace(device, launch_us=float(launch.value or 0))
 
     def all_facts(self) -> dict[str, Fact]:
         """Return every fact with its origin, also those of the preset."""

@@ -90,6 +90,10 @@ class Device:
     multiprocessors: Multiprocessors | None = None  #: Known for the target ``cuda`` only.
     #: Whether the byte dot product instruction takes two signed factors.
     signed_dots: bool | None = None
+    #: Time that a launch adds to that of its kernel.  The default was measured with PoCL, as the
+    #: extra time per launch of ten layers in three kernels each; a device file has the time of an
+    #: empty kernel in a queue of many.
+    launch_us: float = 2.0
 
     @property
     def is_cpu(self) -> bool:

@@ -45,10 +45,6 @@ HOPELESS = 2.0
 #: gains are noise.
 GAIN = 0.97
 
-#: Seconds from the end of a kernel to the begin of the next one, which events do not include:
-#: measured with PoCL, as the extra time per launch of ten layers in three kernels each.
-LAUNCH_S = 2e-6
-
 #: A function that tunes tasks with a budget.
 Measure = Callable[[Sequence[Task], Budget], list[Progress]]
 
@@ -73,7 +69,8 @@ class Decision:
 
         ``costs`` are the costs of tasks, by digest.
         """
-        launch = LAUNCH_S if next(iter(self.options.values()))[0].target.is_gpu_kernel else 0.0
+        target = next(iter(self.options.values()))[0].target
+        launch = 1e-6 * target.device.launch_us if target.is_gpu_kernel else 0.0
         found = {
             option: sum(t.calls * (costs.get(t.digest, math.inf) + launch) for t in tasks)
             for option, tasks in self.options.items()
