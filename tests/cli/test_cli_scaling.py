@@ -16,7 +16,8 @@ from support.tiny_model import tiny_model
 import tvmflow
 from tvmflow.errors import FarmError
 from tvmflow.explain.scaling import devices, measure
-from tvmflow.farm import connect, tracker
+from tvmflow.farm import connect
+from tvmflow.runtime import tracker
 from tvmflow.runtime.process import Worker, WorkerLostError
 from tvmflow.runtime.secret import Address
 

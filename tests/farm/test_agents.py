@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -10,18 +11,30 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import psutil
 import pytest
 from support.adb_daemon import AdbDaemon, Phone
 from support.commands import run
-from support.farms import LOCAL, Farm, eventually, free_port
+from support.farms import LOCAL, PATIENCE_S, Farm, eventually, free_port
+from support.tunables import model
+from typer.testing import CliRunner
 
 import tvmflow
 from tvmflow.agent.lent import LentAgent, TicketError
-from tvmflow.errors import AgentError
+from tvmflow.cli.app import app
+from tvmflow.errors import AgentError, FarmError
+from tvmflow.farm.connect import borrow
+from tvmflow.farm.runner import FarmRunner
+from tvmflow.journal.journal import Journal
+from tvmflow.journal.records import Event
 from tvmflow.module.standalone.binding import opencl_libraries
 from tvmflow.runtime.secret import Address, Secret
-from tvmflow.runtime.tracker import Offer, Queue, Server, Tracker
+from tvmflow.runtime.tracker import Offer, Queue, Server, Tracker, are_agents
+from tvmflow.tuning.building import Argument, Built, Case
+from tvmflow.tuning.candidate_kernels import CandidateKernels, CandidateLaunch
+from tvmflow.tuning.measure import CRASH, DEVICE, WRONG, Config
+from tvmflow.tuning.timing import StopRule
 
 #: The server's program.
 SERVER = str(Path(__file__).parents[1] / "support" / "agent_server.py")
@@ -252,6 +265,88 @@ def test_a_session_on_an_unplugged_phone_ends_with_a_sentence(farm: Farm, phones
     eventually(lambda: not servers_of(farm, "phones"))
     with pytest.raises(AgentError, match="Nobody serves the key 'phones'"):
         tvmflow.connect(place_of(farm, "phones"))
+
+
+# -- tuning ----------------------------------------------------------------------------------------
+
+QUICK = Config(StopRule(rounds=1, repeats=2), min_repeat_ms=0)
+
+
+def candidate(folder: Path, body: str) -> tuple[Built, Case]:
+    """Return a candidate that fills four numbers, with zeros if it is right, and its case."""
+    source = f"__kernel void candidate(__global float* y) {{ int i = get_global_id(0); {body} }}\n"
+    launch = CandidateLaunch("candidate", (0,), (4,), (4,))
+    path = CandidateKernels(source, (launch,), ()).write(folder)
+    np.savez(folder / "case.npz", r0=np.zeros(4, np.float32))
+    return Built("task", {}, path.stem, path, (Argument((4,), "float32", ""),), None), Case(
+        folder / "case.npz"
+    )
+
+
+@pytest.mark.adb
+@pytest.mark.opencl
+def test_phones_share_candidates_and_one_loses_its_agent(
+    farm: Farm, phones: Address, attach, tmp_path: Path
+):
+    eventually(lambda: not servers_of(farm, "phones"))
+    daemons = [attach(), attach()]
+    eventually(lambda: free_of(farm, "phones") == 2)
+    events: list[Event] = []
+    runner = FarmRunner(farm.address, "phones", "opencl", QUICK, listener=events.append)
+    try:
+        slow = candidate(tmp_path, "y[i] = 1; for (int k = 0; k < 90000000; ++k) y[i] *= 0.5f;")
+        futures = [runner.submit(*slow) for _ in range(12)]
+        eventually(lambda: all(each.trials for each in runner.standings()))
+        for process in daemons[0].running():
+            os.killpg(process, signal.SIGKILL)
+        assert [future.result(PATIENCE_S).error for future in futures] == [None] * len(futures)
+        assert {event.details.get("error") for event in events} == {None, CRASH}
+        crash = candidate(tmp_path, "y[i] = *(__global volatile float*)(8 + 0 * i);")
+        assert runner.submit(*crash).result(PATIENCE_S).error == CRASH
+        wrong, refused = (candidate(tmp_path, body) for body in ("y[i] = 1;", "y[i] = b;"))
+        assert runner.submit(*wrong).result(PATIENCE_S).error == WRONG
+        assert runner.submit(*refused).result(PATIENCE_S).error == DEVICE
+        assert len(runner.devices()) == 2
+        assert all(device.driver for device in runner.devices())
+    finally:
+        runner.close()
+    eventually(lambda: free_of(farm, "phones") == 2)
+
+
+@pytest.mark.opencl
+def test_the_command_tunes_for_what_a_driver_reports(
+    farm: Farm, board: Address, tmp_path: Path, monkeypatch
+):
+    monkeypatch.setenv("TVMFLOW_CACHE_DIR", str(tmp_path / "cache"))
+    network, journal = tmp_path / "net.onnx", tmp_path / "net.journal"
+    onnx.save(model(), network)
+    command = ["tune", network, "--journal", journal, "--trials", 1, "--workers", 1]
+    command += ["--tracker", farm.address, "--key", "board"]
+    done = CliRunner().invoke(app, list(map(str, command)))
+    assert done.exit_code == 0, done.output
+    with Journal.open(journal) as found:
+        trials = list(found.trials())
+    assert all(trial.costs for trial in trials)
+    assert {trial.device.rpc_key for trial in trials} == {"board"}
+    assert any("celsius_before" in dict(trial.provenance) for trial in trials)
+    done = CliRunner().invoke(app, list(map(str, [*command, "--target", "llvm"])))
+    assert done.exit_code == 2
+    assert "agents measure OpenCL kernels" in done.output
+
+
+def test_a_key_has_servers_of_one_kind():
+    about = {"kind": "agent"}
+    agent, other = (Server(Address(LOCAL, n), "k", a) for n, a in ((1, about), (2, {})))
+    assert are_agents([agent, agent])
+    assert not are_agents([other])
+    with pytest.raises(FarmError, match="servers of two kinds"):
+        are_agents([agent, other])
+
+
+def test_sessions_with_tvm_are_refused(farm: Farm, board: Address):
+    with pytest.raises(FarmError, match="they have agents") as error:
+        borrow(farm.address, "board")
+    assert f"`on=farm:{farm.address}/board`" in error.value.remedy
 
 
 # -- who may use them ------------------------------------------------------------------------------

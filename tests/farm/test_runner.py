@@ -15,10 +15,9 @@ from support.farm_candidates import Candidates
 from support.farms import FAULTY, PATIENCE_S, STOCK, Farm, eventually
 
 from tvmflow.errors import FarmError
-from tvmflow.farm import scheduler
+from tvmflow.farm import scheduler, server_info
 from tvmflow.farm.runner import FarmRunner
 from tvmflow.journal.records import Event
-from tvmflow.runtime import tracker
 from tvmflow.runtime.secret import Address
 from tvmflow.runtime.tracker import Tracker
 from tvmflow.tuning.measure import BUILD, CRASH, WRONG, Config
@@ -226,7 +225,7 @@ def test_a_closed_runner_gives_its_servers_back(farm: Farm, candidates: Candidat
 
 
 def test_servers_of_another_version_are_refused(run, pair, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tracker, "__version__", "9.9.9")
+    monkeypatch.setattr(server_info, "__version__", "9.9.9")
     with pytest.raises(FarmError, match=r"has tvmflow .* where 9\.9\.9 .* expected") as caught:
         run("pair")
     assert any(str(server) in caught.value.message for server in pair)

@@ -6,7 +6,8 @@ import os
 import sys
 
 from tvmflow.cli import main
-from tvmflow.farm import connect, tracker
+from tvmflow.farm import connect
+from tvmflow.runtime import tracker
 from tvmflow.tuning import tuner
 
 sys.path[0] = os.path.dirname(sys.path[0])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import FarmError
 from ..runtime.secret import Address, UnprovenError
-from ..runtime.tracker import Offer, Tracker
+from ..runtime.tracker import Offer, Tracker, are_agents
 from .forward import lead_to
 from .server_info import ABOUT_FUNCTION, ServerInfo, check_version
 
@@ -20,8 +20,17 @@ OFFER_S = 30.0
 
 
 def borrow(tracker: Address, key: str) -> Offer | None:
-    """Request a server of a key; return ``None`` if none became free in time."""
+    """Request a server of a key; return ``None`` if none became free in time.
+
+    Raises `FarmError` if the servers are agents, which do not run TVM.
+    """
     with Tracker(tracker) as connection:
+        if are_agents(connection.summary().serving(key)):
+            raise FarmError(
+                f"The servers of the key {key!r} were not used: sessions with TVM were expected, "
+                "and they have agents.",
+                remedy=f"Name a device of them with `on=farm:{tracker}/{key}`.",
+            )
         connection.request(key)
         return connection.offer(OFFER_S)
 

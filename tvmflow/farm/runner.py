@@ -13,21 +13,22 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 from ..devices.host import Host
-from ..errors import FarmError, TvmflowError
+from ..errors import FarmError, TargetError, TvmflowError
 from ..journal.records import Device, Event
 from ..runtime.json_types import JsonMapping
 from ..runtime.process import Worker, WorkerLostError
 from ..runtime.secret import Address
-from ..runtime.tracker import TUNING, Offer, Server, Tracker, check_key
+from ..runtime.tracker import TUNING, Offer, Server, Tracker, are_agents, check_key
 from ..tuning.building import Built, Case
 from ..tuning.measure import BUILD, CRASH, MEASURE_LIMIT_S, TIMEOUT, Config, Measured, Standing
 from . import session
 from .connect import last_line
 from .scheduler import LENT_WITHIN_S, Scheduler, Trial
-from .server_info import ServerInfo, check_host, check_preset, check_served, check_version
+from .server_info import check_host, check_preset, check_served, check_version, served_device
 from .session import Opened
 
 T = TypeVar("T")
@@ -42,6 +43,8 @@ SESSION_S = 60.0
 IDLE_S = 5.0
 #: Opening a session: the server starts a process, which opens the driver.
 CONNECT_S = 30.0
+#: The same with an agent, which the server may have to send first.
+AGENT_CONNECT_S = 90.0
 #: How often threads that wait for others see whether the end has come.
 TICK_S = 0.5
 
@@ -57,8 +60,15 @@ class Farm:
 
     tracker: Address
     key: str
-    #: Servers load libraries for TVM.
-    builds_kernels = False
+
+    @cached_property
+    def builds_kernels(self) -> bool:
+        """Return whether the servers are agents, which need no host code.
+
+        Raises `FarmError` if nobody serves the key.
+        """
+        with Tracker(self.tracker) as tracker:
+            return are_agents(check_served(tracker, self.key))
 
     def check(self, device: str, host: Host) -> None:
         """Refuse what would fail only after the network's tasks are found.
@@ -67,8 +77,9 @@ class Farm:
         key, or on machines that load nothing for the host.
         """
         check_preset("Tuning on", device, "OpenCL")
-        with Tracker(self.tracker) as tracker:
-            check_host(check_served(tracker, self.key), host)
+        if not self.builds_kernels:
+            with Tracker(self.tracker) as tracker:
+                check_host(check_served(tracker, self.key), host)
 
     def runner(self, kind: str, measuring: Config, listener: Callable[[Event], None]) -> FarmRunner:
         """Return a runner that measures on all devices of the key."""
@@ -84,7 +95,7 @@ class FarmRunner:
     ``returned``, ``failed``, ``set_aside``.
 
     Raises `FarmError` if the tracker cannot be reached, nobody serves the key, or only servers of
-    other versions do.
+    other versions do; `TargetError` for targets other than OpenCL if the servers are agents.
     """
 
     def __init__(
@@ -113,8 +124,17 @@ class FarmRunner:
         self._threads: list[SessionThread] = []
         self._watch = Tracker(tracker)
         try:
-            self._look(check_served(self._watch, key))
-        except FarmError:
+            servers = check_served(self._watch, key)
+            #: Whether sessions speak the agent's protocol.
+            self.uses_agents = are_agents(servers)
+            if self.uses_agents and target != "opencl":
+                raise TargetError(
+                    f"Tuning on the devices of the key {key!r} was asked for the target {target}; "
+                    "agents measure OpenCL kernels.",
+                    remedy="Use `target=opencl`.",
+                )
+            self._look(servers)
+        except TvmflowError:
             self._watch.close()
             raise
         self._watcher = threading.Thread(target=self._keep_looking, daemon=True)
@@ -188,7 +208,7 @@ class FarmRunner:
         """Update the scheduler from the tracker, with one thread for each server."""
         for server in servers:
             if server.address not in self._devices:
-                self.describe(server.address, "", ServerInfo.read(server.about))
+                self.describe(server.address, *served_device(server.about, self.target))
         self.tell(lambda scheduler: scheduler.update(server.address for server in servers))
         with self._changed:
             is_hopeless, is_starved = self._scheduler.is_hopeless(), self._scheduler.is_starved()
@@ -229,11 +249,8 @@ class FarmRunner:
             self._changed.wait_for(lambda: self._closing or self._scheduler.has_work, limit_s)
             return not self._closing and self._scheduler.has_work
 
-    def describe(self, address: Address, name: str, about: ServerInfo | None) -> None:
-        """Store a device's description; a stock server reports only its device's name."""
-        driver = ""
-        if about is not None and (served := about.device_of(self.target)):
-            name, driver = served.name, served.driver
+    def describe(self, address: Address, name: str, driver: str) -> None:
+        """Store a device's name and driver; a stock server reports only its device's name."""
         with self._changed:
             self._devices[address] = Device(self.key, name, driver, {"address": str(address)})
 
@@ -372,12 +389,10 @@ class SessionThread:
         runner, address = self._runner, offer.address
         first = runner.firsts.get(address)
         try:
-            opened: Opened = self._worker.call(
-                session.begin,
-                *(offer, runner.target, runner.config, runner.session_limit_s, first),
-                timeout_s=CONNECT_S,
-            )
-            runner.describe(address, opened.name, opened.about)
+            opened = self._begin(offer, first)
+            if opened is None:
+                return None
+            runner.describe(address, opened.name, opened.driver)
             if opened.about is not None:
                 check_version(address, opened.about)
             return opened
@@ -388,6 +403,24 @@ class SessionThread:
             reason = f"no session could be opened: {last_line(error)}"
             runner.tell(lambda scheduler: scheduler.set_aside(address, reason))
         return None
+
+    def _begin(self, offer: Offer, first: float | None) -> Opened | None:
+        """Open a session in the process; return ``None`` if the device was withdrawn."""
+        runner = self._runner
+        opened: Opened | None
+        if runner.uses_agents:
+            opened = self._worker.call(
+                session.begin_agent,
+                *(offer, runner.config, runner.limit_s, first),
+                timeout_s=AGENT_CONNECT_S,
+            )
+        else:
+            opened = self._worker.call(
+                session.begin,
+                *(offer, runner.target, runner.config, runner.session_limit_s, first),
+                timeout_s=CONNECT_S,
+            )
+        return opened
 
     def _measure(self, address: Address, trial: Trial) -> Measured:
         try:

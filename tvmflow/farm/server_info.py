@@ -65,6 +65,13 @@ class ServerInfo:
         return next((device for device in self.devices if device.kind == kind), None)
 
 
+def served_device(about: JsonMapping, kind: str) -> tuple[str, str]:
+    """Return name and driver of a server's first device of a kind; empty if they are not known."""
+    devices = (device for device in about.get("devices", ()) if device.get("kind") == kind)
+    first: JsonMapping = next(devices, {})
+    return str(first.get("name", "")), str(first.get("driver", ""))
+
+
 def check_version(address: object, about: ServerInfo) -> None:
     """Refuse a server of another version.
 

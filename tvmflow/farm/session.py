@@ -1,20 +1,34 @@
-"""Measuring session with a server, in a worker process; one at a time."""
+"""Measuring session with a server, in a worker process; one at a time.
+
+Servers run TVM's sessions (`RemoteSession`) or agents (`tvmflow.tuning.remote.KernelSession`).
+"""
 
 from __future__ import annotations
 
 import functools
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tvm
 from tvm import rpc
 
-from ..errors import FarmError
+from ..agent.device import RemoteDevice
+from ..agent.lent import LentAgent, TicketError
+from ..errors import FarmError, TvmflowError
 from ..module.session import DEVICES
 from ..runtime.tracker import Offer
 from ..tuning.building import Built, Case
-from ..tuning.measure import CRASH, DEVICE, Config, Measured, Session, TvmDevice
+from ..tuning.measure import (
+    CRASH,
+    DEVICE,
+    MEASURE_LIMIT_S,
+    Config,
+    Measured,
+    Session,
+    TvmDevice,
+)
+from ..tuning.remote import KernelSession, failure_kind, identify, is_build_failure
 from .connect import about_of, open_session
 from .server_info import ServerInfo
 
@@ -32,8 +46,9 @@ _ENDED = (
 class Opened:
     """Facts about the server of a session."""
 
-    #: Name of the device.
+    #: Name and driver of the device.
     name: str
+    driver: str
     #: ``None`` for a stock server.
     about: ServerInfo | None
     #: Whether the OpenCL runtime there is tvmflow's; stock servers may load it, too.
@@ -79,7 +94,9 @@ def _bring(remote: rpc.RPCSession, path: Path) -> tvm.runtime.Module:
     return library
 
 
-_session: RemoteSession | None = None
+_session: RemoteSession | KernelSession | None = None
+#: Time limit of a trial behind an agent.
+_limit_s = MEASURE_LIMIT_S
 
 
 def begin(offer: Offer, kind: str, config: Config, limit_s: float, first: float | None) -> Opened:
@@ -98,7 +115,28 @@ def begin(offer: Offer, kind: str, config: Config, limit_s: float, first: float 
     plugin = None
     with suppress(AttributeError):
         plugin = _session.remote.get_function(_PLUGIN_FUNCTION)
-    return Opened(_session.name, about, plugin is not None)
+    return Opened(_session.name, _session.driver, about, plugin is not None)
+
+
+def begin_agent(offer: Offer, config: Config, limit_s: float, first: float | None) -> Opened | None:
+    """Open the session of this process with an agent; a trial may take ``limit_s`` seconds.
+
+    Returns ``None`` if the server has withdrawn the device.
+    """
+    global _session, _limit_s
+    end()
+    try:
+        with ExitStack() as stack:
+            remote = stack.enter_context(RemoteDevice(LentAgent(offer)))
+            device = identify(remote)
+            stack.pop_all()
+    except TicketError:
+        return None
+    except TvmflowError as error:
+        raise RuntimeError(error.message) from error
+    _limit_s = limit_s
+    _session = KernelSession(remote, config, device, 0, first)
+    return Opened(device.name, device.driver, None, has_plugin=True)
 
 
 def measure(built: Built, case: Case, incumbent: Built | None) -> tuple[Measured, float | None]:
@@ -106,7 +144,16 @@ def measure(built: Built, case: Case, incumbent: Built | None) -> tuple[Measured
 
     An ended session is distinguished from a failed kernel.
     """
+    global _session
     assert _session is not None
+    if isinstance(_session, KernelSession):
+        measured, failure = _session.attempt(built, case, incumbent, _limit_s)
+        first = _session.first
+        if failure is not None:
+            measured = replace(measured, error=failure_kind(failure))
+            if not is_build_failure(failure):
+                _session = _session.renewed()
+        return measured, first
     measured = _session.measure(built, case, incumbent)
     if measured.error == DEVICE and not _session.answers():
         measured = replace(measured, error=CRASH, message=_ENDED)
@@ -116,4 +163,6 @@ def measure(built: Built, case: Case, incumbent: Built | None) -> tuple[Measured
 def end() -> None:
     """End the session, if there is one, so that the server accepts the next."""
     global _session
+    if isinstance(_session, KernelSession):
+        _session.remote.close()
     _session = None

@@ -171,6 +171,55 @@ class RemoteKernels(CandidateDevice):
             self.remote.free(handles)
 
 
+class KernelSession(Session):
+    """Measurements in one session of an agent.
+
+    ``first`` is the time of the reference kernel in the device's first session, if there was one.
+    """
+
+    def __init__(
+        self, remote: RemoteDevice, config: Config, device: Device, index: int, first: float | None
+    ):
+        self.remote, self._device, self._index = remote, device, index
+        self._kernels = RemoteKernels(remote, index)
+        super().__init__(self._kernels, config, device.name, device.driver)
+        self.first = first
+        # The device may have become hot since its last session.
+        self._since = config.reference_every
+
+    def renewed(self) -> KernelSession:
+        """End the session there, after a failure, and return a new one."""
+        with suppress(AgentError):
+            self.remote.reset()
+        return KernelSession(self.remote, self.config, self._device, self._index, self.first)
+
+    def attempt(
+        self, built: Built, case: Case, incumbent: Built | None, limit_s: float
+    ) -> tuple[Measured, AgentError | None]:
+        """Measure a candidate; return also the device's error, if there was one."""
+        try:
+            before = self.remote.sensors()
+            self._kernels.ends = time.monotonic() + limit_s + self.config.cool_down_s
+            measured = self.measure(built, case, incumbent)
+            failure = self.failure
+            if isinstance(failure, AgentError):
+                return replace(measured, message=failure.message[:_MOST_MESSAGE]), failure
+            return replace(measured, conditions=_heat(before, self.remote.sensors())), None
+        except AgentError as failure:
+            return Measured((), DEVICE, failure.message, self.name, driver=self.driver), failure
+
+
+def failure_kind(failure: AgentError) -> str:
+    """Return why a candidate has failed: `CRASH`, `TIMEOUT` or `DEVICE`."""
+    kinds = {0: CRASH, Code.LOST: CRASH, Code.TIMEOUT: TIMEOUT}
+    return kinds.get(failure.code, DEVICE)
+
+
+def is_build_failure(failure: AgentError) -> bool:
+    """Return whether the driver has only refused to compile source."""
+    return (failure.code, failure.detail) == (Code.DEVICE, _BUILD_FAILURE)
+
+
 @dataclass
 class _Trial:
     built: Built
@@ -199,9 +248,8 @@ class RemoteRunner(Runner):
     ):
         self._remote, self._config, self._index = remote, config, device_index
         self._limit_s, self._patience_s, self._listener = limit_s, patience_s, listener
-        self._device = _identify(remote, device_index)
-        self._kernels: RemoteKernels | None = None
-        self._session: Session | None = None
+        self._device = identify(remote, device_index)
+        self._session: KernelSession | None = None
         #: Time of the reference kernel in the first session.
         self._first: float | None = None
         self._count = 0
@@ -274,37 +322,26 @@ class RemoteRunner(Runner):
                 # A new connection can also replace blobs that the old one has used.
                 self._connect_again(failure)
             elif failure.code != Code.MISSING:
-                kinds = {Code.LOST: CRASH, Code.TIMEOUT: TIMEOUT}
-                return replace(measured, error=kinds.get(Code(failure.code), DEVICE))
+                return replace(measured, error=failure_kind(failure))
             # Otherwise the cause may be the cable, or a candidate before this one.
             logger.info("Attempt %d of a trial failed: %s", attempt + 1, failure.message)
         return replace(measured, error=CRASH)
 
     def _attempt(self, trial: _Trial) -> tuple[Measured, AgentError | None]:
         """Measure a candidate in the current session, or in a new one."""
-        try:
-            before = self._remote.sensors()
-            if self._session is None or self._kernels is None:
-                self._kernels = RemoteKernels(self._remote, self._index)
-                names = self._device.name, self._device.driver
-                self._session = Session(self._kernels, self._config, *names)
-                self._session.first = self._first
-            self._kernels.ends = time.monotonic() + self._limit_s + self._config.cool_down_s
-            measured = self._session.measure(trial.built, trial.case, trial.incumbent)
-            self._first = self._session.first
-            failure = self._session.failure
-            if isinstance(failure, AgentError):
-                return replace(measured, message=failure.message[:_MOST_MESSAGE]), failure
-            return replace(measured, conditions=_heat(before, self._remote.sensors())), None
-        except AgentError as failure:
-            names = self._device.name, self._device.driver
-            return Measured((), DEVICE, failure.message, names[0], driver=names[1]), failure
+        if self._session is None:
+            about = self._device, self._index, self._first
+            self._session = KernelSession(self._remote, self._config, *about)
+        session = self._session
+        found = session.attempt(trial.built, trial.case, trial.incumbent, self._limit_s)
+        self._first = session.first
+        return found
 
     def _end_session(self, failure: AgentError) -> None:
         """End the session there, unless the driver has only refused to build a kernel."""
-        if (failure.code, failure.detail) == (Code.DEVICE, _BUILD_FAILURE):
+        if is_build_failure(failure):
             return
-        self._session = self._kernels = None
+        self._session = None
         if failure.code:
             with suppress(AgentError):
                 self._remote.reset()
@@ -316,7 +353,7 @@ class RemoteRunner(Runner):
         while True:
             try:
                 self._remote.reopen()
-                found = _identify(self._remote, self._index)
+                found = identify(self._remote, self._index)
                 break
             except AgentError as error:
                 if time.monotonic() > ends or self._closing.wait(_AGAIN_S):
@@ -338,7 +375,7 @@ class RemoteRunner(Runner):
             self._listener(Event(kind, time.time(), self._device, details))
 
 
-def _identify(remote: RemoteDevice, index: int) -> Device:
+def identify(remote: RemoteDevice, index: int = 0) -> Device:
     """Return the device as journals name it; raise `AgentError` if it has no OpenCL."""
     info = remote.require_opencl(index)
     return Device(remote.name, info.name, info.driver, {"place": remote.transport.name})
