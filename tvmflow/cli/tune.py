@@ -173,6 +173,8 @@ def tune_model(
     load_operators(ops)
     with ExitStack() as stack:
         farm: Devices | None = Farm(*lent) if lent else None
+        if farm is not None and options.device == "auto" and farm.builds_kernels:
+            options = replace(options, device=_reported_by(f"farm:{tracker}/{key}", secret_file))
         if on is not None:
             from ..compiler.remote import device_file_of
             from ..tuning.remote import RemoteDevices
@@ -213,6 +215,15 @@ def tune_model(
         disturbed = is_disturbed(tuned.others_share)
         ratio = "" if disturbed else f": {before / after:.2f} times as fast"
         note(("Network", "green"), f" before {ms_text(before)}, after {ms_text(after)}{ratio}")
+
+
+def _reported_by(place: str, secret_file: Path | None) -> str:
+    """Return a device file with what the driver of a farm's device reports."""
+    from ..agent.device import connect
+    from ..compiler.remote import device_file_of
+
+    with connect(place, secret_file=secret_file) as device:
+        return str(device_file_of(device))
 
 
 def _tune_offline(model: Path, journal: Path, options: CompileOptions, seed: int) -> None:
