@@ -24,11 +24,16 @@ EXAMPLES = """
       a secret, to be copied to every machine of the farm
   tvmflow farm tracker --bind 192.168.1.10 --secret-file farm.secret
       on one machine: it knows the servers and their keys
-  tvmflow farm serve --tracker 192.168.1.10:9190 --key rk3588
-      --bind 192.168.1.21 --secret-file farm.secret
-      on each machine with a device
+  tvmflow farm serve --tracker 192.168.1.10:9190 --key pixel8 --on adb:all
+      --max-temp 45 --bind 192.168.1.21 --secret-file farm.secret
+      where phones are plugged in: each is lent while it is at most 45 °C warm
+  tvmflow farm serve --tracker 192.168.1.10:9190 --key rtx4090
+      --bind 192.168.1.22 --secret-file farm.secret
+      on a machine with TVM and a device of its own
   tvmflow farm status --tracker 192.168.1.10:9190 --secret-file farm.secret
       the devices, and which of them are free
+  tvmflow bench net.onnx --on farm:192.168.1.10:9190/pixel8 --secret-file farm.secret
+      on the next free phone
   tvmflow farm tracker
       for this machine only, or for others through a tunnel
 
@@ -39,7 +44,7 @@ EXAMPLES = """
 
 app = typer.Typer(
     name="farm",
-    help="Lend devices to tuning runs: TVM's RPC tracker and servers.",
+    help="Lend phones and other devices: TVM's RPC tracker, and servers.",
     epilog=EXAMPLES,
     no_args_is_help=True,
     rich_markup_mode="rich",
