@@ -93,7 +93,7 @@ class KernelBuildError(DeviceError):
 
 
 class FarmError(TvmflowError):
-    """A tracker, a server or all devices of a key cannot be used."""
+    """A tracker, a server, all devices of a key, or a cluster that builds cannot be used."""
 
 
 class AgentError(TvmflowError):

@@ -605,7 +605,7 @@ def with_compile_flags(*names: str) -> Callable[[Callable[..., R]], Callable[...
 _OPTION = re.compile(r"`(\w+)(?:=([^`]+))?`")
 #: Options of commands that are not fields of `CompileOptions`, as spelt in messages.
 _OPTIONS = frozenset({
-    "aar", "advertise", "backend", "batches", "bind", "busy", "devices", "dump_ir",
+    "aar", "advertise", "backend", "batches", "bind", "build_on", "busy", "devices", "dump_ir",
     "fresh_ceilings", "kernels", "on", "ops", "overwrite", "port", "search", "secret_file", "size",
     "steps", "suite", "tar", "threads",
 })  # fmt: skip

@@ -133,6 +133,11 @@ def tune_model(
     workers: Annotated[
         int | None, typer.Option(min=1), "N", "Build processes. Default: one a core."
     ] = None,
+    build_on: Annotated[
+        str | None,
+        "tcp://HOST:PORT",
+        "Build candidates on the workers of this Dask scheduler (docs/tuning.md).",
+    ] = None,
     device_index: int = 0,
     tracker: str | None = None,
     key: str | None = None,
@@ -189,6 +194,7 @@ def tune_model(
             search=search,
             seed=seed,
             workers=workers,
+            build_on=build_on,
             device_index=device_index,
             measuring=Config(cool_down_s=cool_down),
             compare=compare,

@@ -393,8 +393,7 @@ class Builder:
             return self._pool.submit(build_candidate, *everything, timeout_s=self._limit_s)
 
         def failed(error: BaseException | None) -> Future[Built]:
-            kind = "The build failed" if isinstance(error, WorkerLostError) else "No code"
-            reason = f"{kind}: {error}"
+            reason = failure_text(error)
             return finished(Built(task.digest, chosen, "", None, task.arguments, reason))
 
         # If the kernel or driver ended the process, build without them: measuring finds the error.
@@ -426,6 +425,12 @@ class Builder:
         """End the processes, and remove their files."""
         self._pool.close()
         self._owner.cleanup()
+
+
+def failure_text(error: BaseException | None) -> str:
+    """Return why a build process made no candidate."""
+    kind = "The build failed" if isinstance(error, WorkerLostError) else "No code"
+    return f"{kind}: {error}"
 
 
 def finished(value: T) -> Future[T]:

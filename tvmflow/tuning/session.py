@@ -30,6 +30,7 @@ from ..runtime.timing import elapsed_ms
 from .alternatives import Decision, alternatives_of, tune_alternatives
 from .building import Builder
 from .choose_search import check_search, searches
+from .cluster import ClusterBuilder
 from .measure import Config, LocalRunner, Runner, Standing
 from .tasks import Knobs, Task, network_tasks, reference_task
 from .timing import is_faster
@@ -116,6 +117,8 @@ class Options:
     seed: int = 0
     #: Build processes; ``None`` means one a core.
     workers: int | None = None
+    #: Address of a Dask scheduler whose workers build candidates; ``None`` means this machine.
+    build_on: str | None = None
     device_index: int = 0
     measuring: Config = field(default_factory=Config)
     #: Whether the whole network is compared before and after.
@@ -171,15 +174,21 @@ def tune(
     with ExitStack() as stack:
         output = stack.enter_context(Journal.open(journal, "a"))
         others = [stack.enter_context(Journal.open(path)) for path in relatives]
-        alternatives = alternatives_of(network.job())
         # On a CPU, the driver's compiler takes most of a trial's time, so builds run it.
         compiles = farm is None and spec.kind == "opencl" and spec.device.is_cpu
-        builder = Builder(
-            options.workers,
-            device_index=options.device_index if compiles else None,
-            as_kernels=as_kernels,
-        )
+        builder: Builder
+        if options.build_on is not None:
+            builder = ClusterBuilder(
+                *(options.build_on, host), workers=options.workers, as_kernels=as_kernels
+            )
+        else:
+            builder = Builder(
+                options.workers,
+                device_index=options.device_index if compiles else None,
+                as_kernels=as_kernels,
+            )
         stack.callback(builder.close)
+        alternatives = alternatives_of(network.job())
         measuring = replace(
             options.measuring, reference=builder.submit(reference_task(spec), None).result()
         )

@@ -29,6 +29,7 @@ def tune(
     seed: int = 0,
     device_index: int = 0,
     compare: bool = True,
+    build_on: str | None = None,
     relatives: Sequence[str | os.PathLike[str]] = (),
     **options: Unpack[CompileKeywords],
 ) -> Tuned:
@@ -55,6 +56,9 @@ def tune(
         Index of the target's device that measures.
     compare
         Measure the whole network before and after, at the end.
+    build_on
+        Address of a Dask scheduler, such as ``tcp://10.0.0.2:8786``, whose workers build
+        candidates; without it, this machine does (docs/tuning.md).
     relatives
         Journals of other devices of the same kind, whose best knobs are tried first.
     options
@@ -87,6 +91,7 @@ def tune(
         budget=Budget(trials, seconds, patience),
         search=search,
         seed=seed,
+        build_on=build_on,
         device_index=device_index,
         compare=compare,
     )
