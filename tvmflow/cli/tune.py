@@ -51,9 +51,9 @@ TUNE_EXAMPLES = """
   tvmflow tune mobilenet_v2.onnx --journal cpu.journal --seconds 900 --report tuned.html
   tvmflow tune net.onnx --journal new.journal --relatives old.journal
       starting with the best knobs of another device of the same kind
-  tvmflow tune net.onnx --device adreno --tracker 10.0.0.2:9190 --key pixel8
-      --secret-file farm.secret --host android-arm64 --journal pixel8.journal
-      on all devices of a farm that have this key
+  tvmflow tune net.onnx --tracker 10.0.0.2:9190 --key pixel8 --secret-file farm.secret
+      --journal pixel8.journal
+      on all phones of a farm that have this key
   tvmflow tune net.onnx --on adb --journal phone.journal
       on the attached phone, for what its driver reports; no NDK and no farm are needed
   tvmflow tune net.onnx --device adreno740 --offline --journal predicted.journal
