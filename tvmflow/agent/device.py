@@ -477,9 +477,10 @@ def connect(where: str, *, secret_file: str | os.PathLike[str] | None = None) ->
     ----------
     where
         ``adb`` (the only attached phone), ``adb:SERIAL``, ``ssh:USER@HOST``, ``local`` (a process
-        of this machine) or ``tcp:HOST:PORT`` (an agent that listens).
+        of this machine), ``tcp:HOST:PORT`` (an agent that listens) or ``farm:HOST:PORT/KEY`` (the
+        next free device of a key at a farm's tracker, which is waited for).
     secret_file
-        File of the secret that an agent at an address was started with.
+        File of the secret that an agent at an address, or the farm, was started with.
 
     Raises `AgentError` for each obstacle, with its remedy.
     """
