@@ -17,10 +17,11 @@ import pytest
 from support.adb_daemon import AdbDaemon, Phone
 from support.commands import run
 from support.farms import LOCAL, PATIENCE_S, Farm, eventually, free_port
-from support.tunables import model
+from support.networks import Graph
 from typer.testing import CliRunner
 
 import tvmflow
+from tvmflow.agent.device import RemoteDevice
 from tvmflow.agent.lent import LentAgent, TicketError
 from tvmflow.cli.app import app
 from tvmflow.errors import AgentError, FarmError
@@ -61,8 +62,30 @@ def free_of(farm: Farm, key: str) -> int:
         return tracker.summary().queues.get(key, Queue(0, 0)).free
 
 
-def place_of(farm: Farm, key: str) -> str:
-    return f"farm:{farm.address}/{key}"
+def connect(farm: Farm, key: str) -> RemoteDevice:
+    secret = farm.address.secret
+    assert secret is not None
+    return tvmflow.connect(f"farm:{farm.address}/{key}", secret_file=secret.file)
+
+
+def farm_options(farm: Farm) -> list[object]:
+    assert farm.address.secret is not None
+    return [farm.address, "--secret-file", farm.address.secret.file]
+
+
+def write_secret(file: Path, digit: str) -> Secret:
+    file.write_text(digit * 64)
+    file.chmod(0o600)
+    return Secret.read(file)
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    """A farm with a secret."""
+    folder = tmp_path_factory.mktemp("farm")
+    farm = Farm(folder, write_secret(folder / "secret", "a"))
+    yield farm
+    farm.close()
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +125,7 @@ def test_a_board_is_lent_to_one_client_after_the_other(farm: Farm, board: Addres
     about = server.about
     assert (about["kind"], about["temperature_c"], about["state"]) == ("agent", 41.5, "")
     content = np.random.default_rng(0).bytes(9_000_000)
-    first = tvmflow.connect(place_of(farm, "board"))
+    first = connect(farm, "board")
     assert (about["model"], about["devices"][0]["driver"]) == (
         first.name,
         first.opencl_devices()[0].driver,
@@ -115,7 +138,7 @@ def test_a_board_is_lent_to_one_client_after_the_other(farm: Farm, board: Addres
     found: list[str] = []
 
     def wait() -> None:
-        with tvmflow.connect(place_of(farm, "board")) as second:
+        with connect(farm, "board") as second:
             found.append(second.name)
 
     waiting = threading.Thread(target=wait)
@@ -135,14 +158,14 @@ def test_a_hot_board_is_withdrawn_until_it_is_cool(farm: Farm, board: Address, f
 
     eventually(lambda: free_of(farm, "board") == 1)
 
-    with tvmflow.connect(place_of(farm, "board")):
+    with connect(farm, "board"):
         set_celsius(folder / "sys", 47)
     eventually(lambda: state() == "paused: 47 °C, limit 45")
     assert free_of(farm, "board") == 0
     set_celsius(folder / "sys", 44)
     eventually(lambda: state() == "paused: 44 °C, limit 45")
     assert free_of(farm, "board") == 0
-    done = run(sys.executable, "-m", "tvmflow", "farm", "status", "--tracker", farm.address)
+    done = run(sys.executable, "-m", "tvmflow", "farm", "status", "--tracker", *farm_options(farm))
     assert "paused: 44 °C, limit 45" in done.stdout
     set_celsius(folder / "sys", 43)
     eventually(lambda: free_of(farm, "board") == 1)
@@ -237,7 +260,7 @@ def test_phones_come_and_go(farm: Farm, phones: Address, attach):
     eventually(lambda: free_of(farm, "phones") == 2)
     before = {server.about["temperature_c"]: server for server in servers_of(farm, "phones")}
     assert before.keys() == {30, 31}
-    with tvmflow.connect(place_of(farm, "phones")) as phone:
+    with connect(farm, "phones") as phone:
         assert phone.sensors()["temperatures"].popitem()[1] in before
         second.pull_cable()
         eventually(lambda: len(servers_of(farm, "phones")) == 1)
@@ -257,14 +280,14 @@ def test_a_session_on_an_unplugged_phone_ends_with_a_sentence(farm: Farm, phones
     eventually(lambda: not servers_of(farm, "phones"))
     daemon = attach()
     eventually(lambda: free_of(farm, "phones") == 1)
-    phone = tvmflow.connect(place_of(farm, "phones"))
+    phone = connect(farm, "phones")
     daemon.pull_cable()
     with pytest.raises(AgentError, match="broke"):
         eventually(lambda: not phone.sensors())
     phone.close()
     eventually(lambda: not servers_of(farm, "phones"))
     with pytest.raises(AgentError, match="Nobody serves the key 'phones'"):
-        tvmflow.connect(place_of(farm, "phones"))
+        connect(farm, "phones")
 
 
 # -- tuning ----------------------------------------------------------------------------------------
@@ -319,9 +342,10 @@ def test_the_command_tunes_for_what_a_driver_reports(
 ):
     monkeypatch.setenv("TVMFLOW_CACHE_DIR", str(tmp_path / "cache"))
     network, journal = tmp_path / "net.onnx", tmp_path / "net.journal"
-    onnx.save(model(), network)
+    graph = Graph(1, 16, 12, 12)
+    onnx.save(graph.model(graph.conv("x", 16, 3)), network)
     command = ["tune", network, "--journal", journal, "--trials", 1, "--workers", 1]
-    command += ["--tracker", farm.address, "--key", "board"]
+    command += ["--tracker", *farm_options(farm), "--key", "board"]
     done = CliRunner().invoke(app, list(map(str, command)))
     assert done.exit_code == 0, done.output
     with Journal.open(journal) as found:
@@ -352,24 +376,13 @@ def test_sessions_with_tvm_are_refused(farm: Farm, board: Address):
 # -- who may use them ------------------------------------------------------------------------------
 
 
-def test_only_clients_with_the_secret_get_an_agent(tmp_path: Path):
-    right, wrong = (tmp_path / name for name in ("right", "wrong"))
-    for file, digit in ((right, "a"), (wrong, "b")):
-        file.write_text(digit * 64)
-        file.chmod(0o600)
-    farm = Farm(tmp_path, Secret.read(right))
-    try:
-        address = farm.serve("board", SERVER, "--on", "local", TVMFLOW_CACHE_DIR=str(tmp_path))
-        eventually(lambda: free_of(farm, "board") == 1)
-        place = place_of(farm, "board")
-        with tvmflow.connect(place, secret_file=right) as device:
-            assert device.facts["cpus"]
-        for secret in (wrong, None):
-            with pytest.raises(AgentError, match=r"refused the secret|asks for a secret"):
-                tvmflow.connect(place, secret_file=secret)
-        offer = Offer(Address(LOCAL, address.port, Secret.read(wrong)), "board:0")
-        with pytest.raises(AgentError, match=r"The server at .* refused the secret"):
-            LentAgent(offer).start()
-        eventually(lambda: "(it gave a wrong secret) was refused" in farm.log(address))
-    finally:
-        farm.close()
+def test_only_clients_with_the_secret_get_an_agent(farm: Farm, board: Address, tmp_path: Path):
+    wrong = write_secret(tmp_path / "wrong", "b")
+    place = f"farm:{farm.address}/board"
+    with pytest.raises(AgentError, match="refused the secret"):
+        tvmflow.connect(place, secret_file=wrong.file)
+    with pytest.raises(AgentError, match="asks for a secret"):
+        tvmflow.connect(place)
+    with pytest.raises(AgentError, match=r"The server at .* refused the secret"):
+        LentAgent(Offer(Address(LOCAL, board.port, wrong), "board:0")).start()
+    eventually(lambda: "(it gave a wrong secret) was refused" in farm.log(board))
