@@ -26,7 +26,9 @@ from tvmflow.tuning import cluster as module
 from tvmflow.tuning.building import Builder
 from tvmflow.tuning.candidate_kernels import CandidateKernels
 from tvmflow.tuning.cluster import ClusterBuilder
+from tvmflow.tuning.measure import Config
 from tvmflow.tuning.session import Network, Options, tune
+from tvmflow.tuning.timing import StopRule
 from tvmflow.tuning.tuner import Budget
 
 distributed = pytest.importorskip("distributed")
@@ -158,6 +160,8 @@ def test_an_address_without_a_scheduler(monkeypatch):
     assert "dask scheduler" in caught.value.remedy
     with pytest.raises(FarmError, match="no Dask scheduler answered at carrier"):
         ClusterBuilder("carrier-pigeon://coop:1")
+    with pytest.raises(FarmError, match="needs a certificate"):
+        ClusterBuilder("tls://127.0.0.1:1")
 
 
 def test_a_missing_package_is_named(monkeypatch):
@@ -189,12 +193,12 @@ def test_a_session_measures_libraries_until_the_scheduler_is_lost(tmp_path, monk
                 cluster.scheduler.kill()
                 cluster.scheduler.wait()
 
-        settings = Options(
-            Budget(trials=500), "random", workers=1, build_on=cluster.address, compare=False
-        )
+        quick = Config(StopRule(rounds=1, repeats=2), min_repeat_ms=0)
+        settings = {"workers": 1, "build_on": cluster.address, "measuring": quick}
+        options = Options(Budget(trials=500), "random", compare=False, **settings)
         path = tmp_path / "a.journal"
         with pytest.raises(FarmError, match=r"The scheduler at tcp://.* was lost"):
-            tune(Network(pointwise()), path, settings, watch=watch)
+            tune(Network(pointwise()), path, options, watch=watch)
         with Journal.open(path) as journal:
             trials = list(journal.trials())
         # Results were compared with the task's case.
@@ -203,12 +207,13 @@ def test_a_session_measures_libraries_until_the_scheduler_is_lost(tmp_path, monk
         cluster.close()
 
 
-def test_the_command_names_its_option(tmp_path):
+def test_the_command_names_its_option(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "CONNECT_LIMIT_S", 0.5)
     onnx.save(pointwise(), tmp_path / "a.onnx")
     where = "tcp://127.0.0.1:1"
     words = ["tune", str(tmp_path / "a.onnx"), "--journal", str(tmp_path / "a.journal")]
     done = CliRunner().invoke(app, [*words, "--device", "cpu", "--build-on", where])
     assert done.exit_code == 2
     said = " ".join(done.output.split())
-    assert f"no Dask scheduler answered at {where} within 5 s" in said
+    assert f"no Dask scheduler answered at {where} within 0.5 s" in said
     assert "--build-on" in said

@@ -223,13 +223,21 @@ class ClusterBuilder(Builder):
 
 def _connect(address: str) -> distributed.Client:
     try:
-        from distributed import Client
+        from distributed import Client, Security
         from distributed import TimeoutError as NoAnswerError
     except ImportError as error:
         raise FarmError(
             "Building on a cluster needs the package distributed, which is not installed.",
             remedy=_versions.install_command("cluster"),
         ) from error
+    secrets = Security().get_connection_args("client")
+    if address.startswith("tls://") and secrets.get("ssl_context") is None:
+        raise FarmError(
+            f"Building on the cluster at {address} needs a certificate, but Dask's configuration "
+            "has none for clients.",
+            remedy="Set ca-file, client.cert and client.key of distributed.comm.tls in "
+            "~/.config/dask/distributed.yaml.",
+        )
     try:
         return Client(address, timeout=CONNECT_LIMIT_S, set_as_default=False, name="tvmflow-tune")
     except (OSError, ValueError, NoAnswerError) as error:
