@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import onnx
@@ -20,6 +22,7 @@ from tvmflow.devices.device_file import DeviceFile
 from tvmflow.devices.presets import PRESETS
 from tvmflow.errors import AgentError, DeviceError
 from tvmflow.probe import bench, measure
+from tvmflow.probe.kernels import source
 from tvmflow.probe.measure import accumulators_of, probe
 
 pytestmark = pytest.mark.opencl
@@ -78,26 +81,61 @@ def test_a_measured_device_is_compiled_for(local, quick, network, image, tmp_pat
         np.testing.assert_allclose(found, here(x=image)["y"], rtol=1e-5, atol=1e-5)
 
 
-def test_wrong_sums_and_missing_images_leave_facts_out(local, quick, monkeypatch):
-    build = local.build
-    monkeypatch.setattr(
-        local,
-        "build",
-        lambda text, *rest: build(text.replace("read_imagef(source, at)", "1"), *rest),
-    )
+@pytest.fixture
+def changed(local, quick, monkeypatch):
+    """Return a function that measures with a change of the kernels' source."""
     monkeypatch.setattr(measure, "LIVE", ())
-    file = probe(local)
+    build = local.build
+
+    def run(before: str, after: str) -> DeviceFile:
+        assert before in source()
+        altered = lambda text, *rest: build(text.replace(before, after), *rest)  # noqa: E731
+        monkeypatch.setattr(local, "build", altered)
+        return probe(local)
+
+    return run
+
+
+def test_wrong_sums_leave_facts_out(changed):
+    file = changed("read_imagef(source, at)", "1")
     wrong = [name for name, why in file.measurements["not_measured"].items() if "wrong sum" in why]
     assert len(wrong) == 8
     assert all("images" in name for name in wrong)
     assert "image_gbps" not in file.rates
-    assert file.device().texture.stream == PRESETS["cpu"].texture.stream
+    assert file.all_facts()["texture.stream"].origin == "assumed"
     assert {"texture.cached", "buffer_gbps"} <= file.facts.keys() | file.rates.keys()
+
+
+def test_a_crash_costs_its_measurement_only(changed, local, monkeypatch):
+    """Meanwhile the driver has no images, and events without meaning, as some have."""
     local.facts["opencl"][0]["images"] = False
-    file = probe(local, limit_s=0.5)
-    assert "fp32_gflops" in file.rates
-    assert not any(name.startswith("texture.") for name in file.facts)
+    launch = local.launch
+    monkeypatch.setattr(
+        local,
+        "launch",
+        lambda *given, **options: [
+            [replace(each, kernels_s=1e-9) for each in times] for times in launch(*given, **options)
+        ],
+    )
+    file = changed(
+        "size_t at = INDEX;\n  for (int i", "__builtin_trap(); size_t at = 0; for (int i"
+    )
+    reasons = file.measurements["not_measured"]
+    ended = {name.partition(" of")[0] for name, why in reasons.items() if "ended by signal" in why}
+    assert ended == {"write", "copy"}
+    assert {"buffer_read_gbps", "buffer_cached_gbps", "local_gbps"} <= file.rates.keys()
+    assert file.rates["buffer_read_gbps"].value < RATES["buffer_read_gbps"][1]
+    assert file.measurements["clock"] == "wall"
     assert not any("image" in name for name in file.rates)
+    assert not any(name.startswith("texture.") for name in file.facts)
+
+
+def test_no_measurement_begins_after_the_time(local, quick):
+    file = probe(local, limit_s=0, preset="adreno")
+    assert file.rates.keys() == {"launch_us"}
+    assert file.measurements["not_measured"]["the rest"] == "The time was over before fp32_gflops."
+    assert file.device().launch_us == file.rates["launch_us"].value
+    assert file.device().texture == PRESETS["adreno"].texture
 
 
 def test_a_driver_that_runs_no_kernel_is_refused(local, quick, tmp_path):
@@ -133,7 +171,7 @@ def test_errors_come_before_the_measurements(local, tmp_path):
 
 
 def test_json_is_the_file(local, quick, tmp_path, monkeypatch):
-    monkeypatch.setattr(measure, "LIVE", ())
+    monkeypatch.setattr(measure, "probe", partial(probe, limit_s=0))
     local.close()
     path = tmp_path / "here.json"
     ran = CliRunner().invoke(app, ["probe", "--json", "-q", "-o", str(path), "--preset", "mali"])

@@ -10,7 +10,7 @@ import numpy as np
 from ..agent.device import RemoteLaunch
 from ..module.standalone.encode import CHANNEL_TYPES
 from ..runtime.devices import DeviceInfo
-from .bench import LAUNCH_S, Bench, Case
+from .bench import LAUNCH_S, Bench, Case, Program
 from .kernels import CHAINS, LOCAL_VECTORS
 
 #: Content of memory that is read, a vector of four, and the sum of its lanes.
@@ -81,7 +81,7 @@ class Place:
         return bench.buffer(prod(size) * self.vector_bytes, pattern)
 
 
-def stream(bench: Bench, program: int, grid: Grid, place: Place, access: str) -> Case:
+def stream(bench: Bench, program: Program, grid: Grid, place: Place, access: str) -> Case:
     """Return the case of reading, writing or copying all of a place once.
 
     What is written is checked by the kernel that reads.
@@ -92,7 +92,7 @@ def stream(bench: Bench, program: int, grid: Grid, place: Place, access: str) ->
     rows, layers = place.height, place.layers
     if not place.is_image:
         rows, layers = rows * layers, 1
-    memory = place.allocate(bench)
+    built, memory = bench.build(program), place.allocate(bench)
     sums = bench.buffer(4 * columns * rows * layers)
     arguments: dict[str, tuple[int | bytes, ...]] = {"read": (memory, sums)}
     if access != "read":
@@ -104,7 +104,7 @@ def stream(bench: Bench, program: int, grid: Grid, place: Place, access: str) ->
         some = (amount, 1) if amount <= rows else (rows, amount // rows)
         values = (*arguments[kernel], _int(steps))
         name = f"{kernel}_{place.kernels}"
-        return RemoteLaunch(program, name, values, (columns, *some), (grid.tile, grid.tile, 1))
+        return RemoteLaunch(built, name, values, (columns, *some), (grid.tile, grid.tile, 1))
 
     each = steps * place.vector_bytes * (2 if access == "copy" else 1)
     return Case(
@@ -120,7 +120,7 @@ def stream(bench: Bench, program: int, grid: Grid, place: Place, access: str) ->
     )
 
 
-def reread(bench: Bench, program: int, grid: Grid, place: Place) -> Case:
+def reread(bench: Bench, program: Program, grid: Grid, place: Place) -> Case:
     """Return the case of reading all of a place, whose extents are powers of two, again and again.
 
     Work-items begin side by side, and go down the rows.
@@ -130,13 +130,15 @@ def reread(bench: Bench, program: int, grid: Grid, place: Place) -> Case:
     return _loop(bench, program, grid, case, place.vector_bytes, _SUM)
 
 
-def local(bench: Bench, program: int, grid: Grid) -> Case:
+def local(bench: Bench, program: Program, grid: Grid) -> Case:
     """Return the case of reading vectors of four from local memory."""
     start = bench.buffer(_PATTERN.nbytes * LOCAL_VECTORS, _PATTERN.tobytes())
     return _loop(bench, program, grid, ("read_local", start, ()), _PATTERN.nbytes, _SUM)
 
 
-def arithmetic(bench: Bench, program: int, grid: Grid, kernel: str, dtype: str, lanes: int) -> Case:
+def arithmetic(
+    bench: Bench, program: Program, grid: Grid, kernel: str, dtype: str, lanes: int
+) -> Case:
     """Return the case of a kernel of multiply-adds, each of which is two operations."""
     # Chains begin with 0; then come the factor 1, the summand 1, and 0.
     numbers = np.repeat(np.array([0] * CHAINS + [1, 1, 0], dtype), lanes)
@@ -146,7 +148,7 @@ def arithmetic(bench: Bench, program: int, grid: Grid, kernel: str, dtype: str, 
     return _loop(bench, program, grid, (kernel, start, ()), 2 * each, each, most=most)
 
 
-def live_values(bench: Bench, program: int, grid: Grid, count: int) -> Case:
+def live_values(bench: Bench, program: Program, grid: Grid, count: int) -> Case:
     """Return the case of a chain of multiply-adds through so many live vectors."""
     start = bench.values(np.repeat(np.arange(count, dtype="float32"), 4))
     # The last value, which moves through all others.
@@ -156,7 +158,7 @@ def live_values(bench: Bench, program: int, grid: Grid, count: int) -> Case:
 
 def _loop(
     bench: Bench,
-    program: int,
+    program: Program,
     grid: Grid,
     kernel: tuple[str, int, tuple[bytes, ...]],
     work: float,
@@ -168,11 +170,11 @@ def _loop(
     ``kernel`` is its name, memory and further arguments; sums grow for ``most`` steps.
     """
     name, memory, further = kernel
-    sums = bench.buffer(4 * grid.items)
+    built, sums = bench.build(program), bench.buffer(4 * grid.items)
 
     def launch(steps: int) -> RemoteLaunch:
         arguments: list[int | bytes] = [memory, sums, _int(steps), *further]
-        return RemoteLaunch(program, name, arguments, (grid.items,), grid.group)
+        return RemoteLaunch(built, name, arguments, (grid.items,), grid.group)
 
     return Case(
         name,

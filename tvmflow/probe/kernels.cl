@@ -64,23 +64,23 @@ kernel void write_image(write_only image2d_array_t result, float4 value, int ste
 
 kernel void reread_buffer(global const float4* source, global float* sums, int steps, int columns,
                           int rows) {
-  const int x = get_global_id(0) & (columns - 1);
-  int y = get_global_id(0) / columns & (rows - 1);
+  const int x = (int)get_global_id(0) & (columns - 1);
+  int y = (int)get_global_id(0) / columns & (rows - 1);
   SUM(source[y * columns + x], y = (y + 1) & (rows - 1));
 }
 
 kernel void reread_half_buffer(global const half* source, global float* sums, int steps,
                                int columns, int rows) {
-  const int x = get_global_id(0) & (columns - 1);
-  int y = get_global_id(0) / columns & (rows - 1);
+  const int x = (int)get_global_id(0) & (columns - 1);
+  int y = (int)get_global_id(0) / columns & (rows - 1);
   SUM(vload_half4(y * columns + x, source), y = (y + 1) & (rows - 1));
 }
 
 #ifdef IMAGES
 kernel void reread_image(read_only image2d_array_t source, global float* sums, int steps,
                          int columns, int rows) {
-  const int x = get_global_id(0) & (columns - 1);
-  int y = get_global_id(0) / columns & (rows - 1);
+  const int x = (int)get_global_id(0) & (columns - 1);
+  int y = (int)get_global_id(0) / columns & (rows - 1);
   SUM(read_imagef(source, (int4)(x, y, 0, 0)), y = (y + 1) & (rows - 1));
 }
 #endif
@@ -108,14 +108,17 @@ kernel void read_local(global const float4* source, global float* sums, int step
   step;            \
   step;            \
   step
-#define TOTAL()                                              \
-  float total = 0;                                           \
-  for (int c = 0; c < CHAINS; ++c) {                         \
-    float lanes[LANES];                                      \
-    JOIN(vstore, LANES)(AS_FLOATS(values[c]), 0, lanes);     \
-    for (int lane = 0; lane < LANES; ++lane) total += lanes[lane]; \
-  }                                                          \
-  sums[ITEM] = total
+#if LANES == 16
+#define FOLD(v) (v.lo.lo + v.lo.hi + v.hi.lo + v.hi.hi)
+#else
+#define FOLD(v) v
+#endif
+#define ADD_TO_TOTAL(c) total += AS_FLOATS(v##c);
+#define TOTAL()                       \
+  FLOATS total = 0;                   \
+  EACH(ADD_TO_TOTAL)                  \
+  const float4 folded = FOLD(total);  \
+  sums[ITEM] = LANES_OF(folded)
 
 #define ADD(c) v##c = mad(v##c, x, y);
 #define MULTIPLY_ADD(type)                                                             \
@@ -125,7 +128,6 @@ kernel void read_local(global const float4* source, global float* sums, int step
   for (int i = 0; i < steps; i += 4) {                                                 \
     FOUR(EACH(ADD));                                                                   \
   }                                                                                    \
-  const type values[CHAINS] = {v0, v1, v2, v3, v4, v5, v6, v7};                        \
   TOTAL()
 
 kernel void multiply_add(global const FLOATS* source, global float* sums, int steps) {
@@ -149,7 +151,6 @@ kernel void multiply_half_add(global const HALVES* source, global float* sums, i
   for (int i = 0; i < steps; i += 4) {
     FOUR(EACH(ADD_PRODUCT) changing = mad(changing, x, zero));
   }
-  const FLOATS values[CHAINS] = {v0, v1, v2, v3, v4, v5, v6, v7};
   TOTAL();
 }
 #endif

@@ -15,7 +15,7 @@ from ..devices.device_file import DeviceFile, Fact, Origin
 from ..errors import AgentError, DeviceError
 from ..module.standalone.encode import BUILD_OPTIONS
 from . import cases
-from .bench import Bench, Case
+from .bench import Bench, Case, Program
 from .cases import LEAST_ROWS, Grid, Place
 from .kernels import LIVE, live_values, source
 
@@ -35,8 +35,10 @@ _WIDE, _EXTENTS = (2048, 2048), ((256, 256), (64, 64))
 _CACHED, _WEIGHTS = (16, 16), ((4, 1024), (16, 1024), (4, 4096), (16, 4096))
 #: Slowdown by which live values clearly cost waves, and spread that is noise.
 _SLOWER, _NOISE = 1.3, 1.1
-#: Errors after which a session goes on.
-_REFUSALS = (Code.ARGUMENT, Code.DEVICE, Code.MEMORY)
+#: Errors after which a session goes on, and those after which there is a new one.
+_REFUSALS, _ENDS = (Code.ARGUMENT, Code.DEVICE, Code.MEMORY), (Code.LOST, Code.TIMEOUT)
+#: Most characters of a reason: compilers' logs may be long.
+_MOST_MESSAGE = 500
 #: Facts about speeds of textures: each is the ratio of two rates.
 _RATIOS = {
     "texture.write": ("image_write_gbps", "buffer_write_gbps"),
@@ -60,7 +62,7 @@ def probe(
 ) -> DeviceFile:
     """Measure an OpenCL device, which takes up to two minutes.
 
-    A measurement that the driver refuses, or whose kernel computes wrong sums, is left out, and
+    A measurement whose kernel the driver refuses, ends or computes wrong is left out, and
     ``not_measured`` among the file's measurements has the reason.
 
     Parameters
@@ -74,8 +76,8 @@ def probe(
     report
         Function that gets the name of each group of measurements as it begins.
 
-    Raises `AgentError` if the device is gone, hangs or has no OpenCL, and `DeviceError` if no
-    measurement succeeds.
+    Raises `AgentError` if the device is gone or has no OpenCL, and `DeviceError` if no measurement
+    succeeds.
     """
     return _Probe(remote, index, preset, limit_s, report).run()
 
@@ -114,11 +116,11 @@ class _Probe:
         """Measure what the cost models need most first, then the series for readers."""
         options = f"{BUILD_OPTIONS} -DLANES={self.lanes}" + " -DIMAGES" * self.has_images
         self.report("launches and arithmetic")
-        if program := self._build("kernels", source(), options):
-            self._launches(program)
-            self._arithmetic(program, options)
-            self.report("memory and caches")
-            self._memory(program)
+        program = Program(source(), options)
+        self._launches(program)
+        self._arithmetic(program)
+        self.report("memory and caches")
+        self._memory(program)
         self.report("registers")
         self._live_values()
         if not self.rates:
@@ -129,14 +131,15 @@ class _Probe:
             )
         return self._result()
 
-    def _launches(self, program: int) -> None:
+    def _launches(self, program: Program) -> None:
         seconds = self._attempt("launch_us", lambda: self.bench.launch_seconds(program))
         if seconds is not None:
             self.rates["launch_us"] = seconds * 1e6
 
-    def _arithmetic(self, program: int, options: str) -> None:
+    def _arithmetic(self, program: Program) -> None:
         kernels = [("fp32_gflops", program, "multiply_add", "float32")]
-        if self.info.fp16 and (half := self._build("fp16", source(), options + " -DHALF")):
+        if self.info.fp16:
+            half = program._replace(options=program.options + " -DHALF")
             kernels += [("fp16_gflops", half, "multiply_add_half", "float16")]
             kernels += [("mixed_gflops", half, "multiply_half_add", "float16")]
         for name, built, kernel, dtype in kernels:
@@ -144,7 +147,7 @@ class _Probe:
             self._add(name, self._rate(name, cases.arithmetic, *work))
         self._add("local_gbps", self._rate("local_gbps", cases.local, program, self.grid))
 
-    def _memory(self, program: int) -> None:
+    def _memory(self, program: Program) -> None:
         for dtype, of in (("float32", ""), ("float16", "_fp16")):
             self._stream(program, dtype, "read", f"buffer{of}_read_gbps")
             if dtype == "float32":
@@ -163,15 +166,15 @@ class _Probe:
                     self._reread(program, Place(dtype, *extent, 1, is_image))
 
     def _live_values(self) -> None:
-        program = self._build("kernels with live values", live_values(), BUILD_OPTIONS)
-        for count in LIVE if program else ():
+        program = Program(live_values(), BUILD_OPTIONS)
+        for count in LIVE:
             rate = self._rate(f"{count} live values", cases.live_values, program, self.grid, count)
             if rate is not None:
                 self.series["live_values"].append({"vectors": count, "ns": _rounded(1e9 / rate)})
 
     def _stream(
         self,
-        program: int,
+        program: Program,
         dtype: str,
         access: str,
         name: str | None,
@@ -191,7 +194,7 @@ class _Probe:
         rate = self._rate(what, cases.stream, program, self.grid, place, access)
         self._add(name, rate, "streams", {"access": access, **asdict(place)})
 
-    def _reread(self, program: int, place: Place, name: str | None = None) -> None:
+    def _reread(self, program: Program, place: Place, name: str | None = None) -> None:
         """Measure reads of a place that a cache holds."""
         rate = self._rate(f"reads of cached {place}", cases.reread, program, self.grid, place)
         self._add(name, rate, "cached_reads", asdict(place))
@@ -214,7 +217,7 @@ class _Probe:
     def _rate(self, what: str, case: Callable[..., Case], *arguments: object) -> float | None:
         """Measure a case; return ``None`` if that failed, or the time is over."""
         if time.monotonic() > self.ends:
-            self.not_measured[what] = "The time was over."
+            self.not_measured.setdefault("the rest", f"The time was over before {what}.")
             return None
 
         def rate() -> float:
@@ -223,17 +226,17 @@ class _Probe:
 
         return self._attempt(what, rate)
 
-    def _build(self, what: str, text: str, options: str) -> int | None:
-        return self._attempt(what, lambda: self.bench.build(text, options))
-
     def _attempt(self, what: str, function: Callable[[], T]) -> T | None:
-        """Note a refusal of the driver or wrong sums, and go on without that result."""
+        """Note a failure of the driver or wrong sums, and go on without that result."""
         try:
             return function()
         except (AgentError, DeviceError) as error:
-            if isinstance(error, AgentError) and error.code not in _REFUSALS:
-                raise
-            self.not_measured[what] = error.message
+            if isinstance(error, AgentError):
+                if error.code not in (*_REFUSALS, *_ENDS):
+                    raise
+                if error.code in _ENDS:
+                    self.bench.forget_programs()
+            self.not_measured[what] = error.message[:_MOST_MESSAGE]
             return None
 
     def _result(self) -> DeviceFile:
