@@ -186,10 +186,11 @@ def bench_module(
                 "--batches, --threads, --devices, --link, --latency-us, --host, --tracker and "
                 "--key do not go with --on."
             )
+        options = (target or None, device or None, dtype, shape or [], device_index, backend)
         _measure_there(
             files,
             Place(on, secret_file),
-            Requested(target or None, device or None, dtype, shape or [], device_index, backend),
+            Requested(*options, check_weights),
             Length(runs, seconds, _WARMUP if warmup is None else warmup),
             (inputs, random_seed, picture),
             kernels=kernels,

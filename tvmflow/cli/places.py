@@ -46,10 +46,8 @@ def loaded(
         with load(path, device=device_index, **options) as module:  # type: ignore[arg-type]
             yield module
         return
-    with (
-        place.connect() as device,
-        device.load(path, device_index=device_index, backend=backend) as module,
-    ):
+    options = {"device_index": device_index, "check_weights": check_weights, "backend": backend}
+    with place.connect() as device, device.load(path, **options) as module:  # type: ignore[arg-type]
         yield module
 
 
@@ -63,6 +61,7 @@ class Requested:
     shape: list[str]
     device_index: int
     backend: str
+    check_weights: bool = True
 
     def options(self) -> dict[str, Any]:
         """Return the options of a compilation that were given."""
@@ -107,6 +106,11 @@ def opened_there(
             if describes:
                 of_tvm = replace(options, format="tvm", fallback=None)
                 functions_of = stack.enter_context(compile(file, options=of_tvm))
-        module = device.load(path, device_index=requested.device_index, backend=requested.backend)
+        module = device.load(
+            path,
+            device_index=requested.device_index,
+            check_weights=requested.check_weights,
+            backend=requested.backend,
+        )
         with module:
             yield Opened(module, shape, functions_of)
