@@ -226,6 +226,8 @@ def attach(adb_server: dict[str, str], tmp_path: Path) -> Iterator[Callable[...,
             }
             daemon = AdbDaemon(Phone(folder, environment=environment))
         else:
+            # Otherwise adb tries the old connection again, after a while.
+            run_adb(adb_server, "disconnect", f"{LOCAL}:{like.port}")
             daemon = AdbDaemon(like.phone, like.port)
         daemons.append(daemon)
         run_adb(adb_server, "connect", f"{LOCAL}:{daemon.port}")
@@ -317,8 +319,8 @@ def test_phones_share_candidates_and_one_loses_its_agent(
     events: list[Event] = []
     runner = FarmRunner(farm.address, "phones", "opencl", QUICK, listener=events.append)
     try:
-        slow = candidate(tmp_path, "y[i] = 1; for (int k = 0; k < 90000000; ++k) y[i] *= 0.5f;")
-        futures = [runner.submit(*slow) for _ in range(12)]
+        slow = candidate(tmp_path, "y[i] = 1; for (int k = 0; k < 30000000; ++k) y[i] *= 0.5f;")
+        futures = [runner.submit(*slow) for _ in range(8)]
         eventually(lambda: all(each.trials for each in runner.standings()))
         for process in daemons[0].running():
             os.killpg(process, signal.SIGKILL)
@@ -336,6 +338,7 @@ def test_phones_share_candidates_and_one_loses_its_agent(
     eventually(lambda: free_of(farm, "phones") == 2)
 
 
+@pytest.mark.slow
 @pytest.mark.opencl
 def test_the_command_tunes_for_what_a_driver_reports(
     farm: Farm, board: Address, tmp_path: Path, monkeypatch
@@ -343,7 +346,7 @@ def test_the_command_tunes_for_what_a_driver_reports(
     monkeypatch.setenv("TVMFLOW_CACHE_DIR", str(tmp_path / "cache"))
     network, journal = tmp_path / "net.onnx", tmp_path / "net.journal"
     graph = Graph(1, 16, 12, 12)
-    onnx.save(graph.model(graph.conv("x", 16, 3)), network)
+    onnx.save(graph.model(graph.conv("x", 16, 1)), network)
     command = ["tune", network, "--journal", journal, "--trials", 1, "--workers", 1]
     command += ["--tracker", *farm_options(farm), "--key", "board"]
     done = CliRunner().invoke(app, list(map(str, command)))
@@ -386,3 +389,19 @@ def test_only_clients_with_the_secret_get_an_agent(farm: Farm, board: Address, t
     with pytest.raises(AgentError, match=r"The server at .* refused the secret"):
         LentAgent(Offer(Address(LOCAL, board.port, wrong), "board:0")).start()
     eventually(lambda: "(it gave a wrong secret) was refused" in farm.log(board))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--on", "farm:a:1/k"), "a farm lends it already"),
+        (("--on", "usb"), "The place 'usb' is not known"),
+        (("--on", "local", "--opencl-device", "0:0"), "--opencl-device does not go with --on"),
+        (("--max-temp", "45"), "--max-temp goes with --on"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(farm: Farm, options, message: str):
+    command = ["farm", "serve", "--key", "k", "--tracker", *map(str, farm_options(farm)), *options]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2
+    assert message in " ".join(done.output.split())

@@ -19,7 +19,7 @@ from support.farms import PATIENCE_S, STOCK, Farm, eventually
 from tvmflow import __version__
 from tvmflow.devices.host import Host
 from tvmflow.errors import FarmError
-from tvmflow.farm.server import is_throttled, temperature_c
+from tvmflow.farm.server import is_throttled, model_of_machine, temperature_c
 from tvmflow.farm.server_info import ABOUT_FUNCTION, ServerInfo, check_host
 from tvmflow.runtime.secret import Address
 from tvmflow.runtime.tracker import Queue, Server, Tracker
@@ -179,6 +179,15 @@ def test_the_hottest_sensor_counts(tmp_path, thermal):
     for index, text in enumerate(["41500\n", "73250\n", "-273000\n", "", "999000\n"]):
         thermal(f"thermal_zone{index}/temp", text)
     assert temperature_c(tmp_path) == 73.25
+
+
+def test_the_first_file_with_a_name_is_the_model(tmp_path):
+    board, product = tmp_path / "board", tmp_path / "product"
+    assert model_of_machine((board, product)) == ""
+    product.write_text("Laptop 14\n")
+    assert model_of_machine((board, product)) == "Laptop 14"
+    board.write_bytes(b"Board 5B\0")
+    assert model_of_machine((board, product)) == "Board 5B"
 
 
 def test_a_fan_does_not_throttle(tmp_path, thermal):

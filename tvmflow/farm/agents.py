@@ -45,6 +45,8 @@ _WORDS_S, _UNUSED_S = 5.0, 6.0
 #: Silence after which a client is gone; it sends something every ten seconds.
 _SILENCE_S = 60.0
 _PIECE_BYTES = 1 << 18
+#: Begin of the state of a device that is too hot.
+_PAUSED = "paused: "
 #: Most events that wait to be logged; the oldest are dropped.
 _LOGGED = 1000
 
@@ -190,11 +192,15 @@ class AgentServer:
                 self._withdraw()
                 self._ending.wait(_TICK_S)
                 continue
-            self._look()
-            self._publish()
-            client = self._next_client(time.monotonic() + LOOK_S)
-            if client is not None:
-                self._serve(*client)
+            try:
+                self._look()
+                self._publish()
+                client = self._next_client(time.monotonic() + LOOK_S)
+                if client is not None:
+                    self._serve(*client)
+            except Exception as error:  # noqa: BLE001 (nothing of one session may end the server)
+                self._log(f"failed: {type(error).__name__}: {error}. Trying again.")
+                self._ending.wait(LOOK_S)
         self._withdraw()
 
     def _look(self) -> None:
@@ -209,16 +215,20 @@ class AgentServer:
                     if self._max_celsius is not None and not sensors.get("temperatures"):
                         self._log("reports no temperature, so that its limit has no effect.")
         except AgentError as error:
-            self._state = error.message
+            # The tracker's clients print it.
+            self._state = "".join(c if c.isprintable() else " " for c in error.message)
             if before != self._state and self.is_attached:
                 self._log(f"is not offered: {self._state}")
             return
         self._celsius = max(sensors.get("temperatures", {}).values(), default=None)
         throttled = sensors.get("throttled")
         self._is_throttled = None if throttled is None else bool(throttled)
-        self._state = self._too_hot(was_hot=before.startswith("paused"))
-        if (self._state == "") != (before == ""):
-            self._log(f"is {self._state or f'offered again: {self._celsius or 0:.0f} °C'}.")
+        self._state = self._too_hot(was_hot=before.startswith(_PAUSED))
+        if self._state and not before.startswith(_PAUSED):
+            self._log(f"is {self._state}.")
+        elif before and not self._state:
+            celsius = "" if self._celsius is None else f": {self._celsius:.0f} °C"
+            self._log(f"is offered again{celsius}.")
 
     def _too_hot(self, was_hot: bool) -> str:
         """Return the state of a device that is too hot, or was so and has not cooled down."""
@@ -227,7 +237,7 @@ class AgentServer:
             return ""
         if self._celsius <= limit - (COOLER_C if was_hot else 0):
             return ""
-        return f"paused: {self._celsius:.0f} °C, limit {limit:g}"
+        return f"{_PAUSED}{self._celsius:.0f} °C, limit {limit:g}"
 
     def _publish(self) -> None:
         """Publish the facts, and offer the device if it is free, or withdraw it."""
