@@ -111,6 +111,8 @@ def test_an_agent_of_another_version_is_replaced(attach):
     folder = daemon.phone.root / "tmp" / "tvmflow"
     folder.mkdir(parents=True)
     (folder / "agent-0123456789abcdef").write_bytes(b"old")
+    # The cable was pulled before this one had its name.
+    (folder / f"agent-{executable.agent_build()}.01234567").write_bytes(b"part")
     tvmflow.connect("adb").close()
     assert [path.name for path in folder.glob("agent-*")] == [f"agent-{executable.agent_build()}"]
 

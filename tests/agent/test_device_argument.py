@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import onnx
 import pytest
+from typer.testing import CliRunner
 
 import tvmflow
 from tvmflow.agent.module import AgentModule
+from tvmflow.cli.app import app
 from tvmflow.errors import AgentError, TargetError, UnknownOptionError
 
 pytestmark = pytest.mark.opencl
@@ -61,3 +65,16 @@ def test_a_network_is_tuned_there_and_the_connection_stays_open(local, network, 
     assert sum(each.trials for each in tuned.progress) >= 2
     assert {each.device.split()[0] for each in tuned.devices} == {local.name.split()[0]}
     assert local.sensors()["time_ns"] > 0
+
+
+def test_a_command_compiles_for_the_device(local, network, tmp_path):
+    name = local.name
+    local.close()
+    onnx.save(network, tmp_path / "small.onnx")
+    command = ["bench", str(tmp_path / "small.onnx"), "--on", "local", "--runs", "3", "--json"]
+    for more, backend in (([], "opencl"), (["--target", "llvm"], "cpu")):
+        done = CliRunner().invoke(app, [*command, *more])
+        assert done.exit_code == 0, done.output
+        about = json.loads(done.stdout)
+        assert (about["format"], about["backend"], about["runs"]) == ("standalone", backend, 3)
+        assert about["device"].startswith(name)
