@@ -185,6 +185,12 @@ GIVEN = {
 }
 #: Slow parts of pages, and their quick replacements.
 SMALLER = {
+    "README.md": {
+        # This machine takes the place of a phone.
+        "--on adb": "--on local",
+        "tvmflow tune mobilenet_v2.onnx": "tvmflow models build mobilenet_v1 -o tiny.onnx --param "
+        "width=0.25 --param size=32\ntvmflow tune tiny.onnx --trials 1 --seconds 1 --no-compare",
+    },
     "docs/lab.md": {
         "tvmflow lab matmul --size 1024": "tvmflow lab matmul --size 128",
         "tvmflow lab matmul --target opencl": "tvmflow lab matmul --target opencl --size 128",
