@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from statistics import median
@@ -65,6 +65,15 @@ class Case:
     target_s: float = 2 * ROUND_S
 
 
+class Ready(NamedTuple):
+    """A launch that takes long enough to be measured."""
+
+    launch: RemoteLaunch
+    #: Bytes or operations of the launch.
+    work: float
+    seconds: float
+
+
 class Bench:
     """An OpenCL device, and the memory that one measurement has allocated there."""
 
@@ -118,8 +127,8 @@ class Bench:
         self.remote.fill(handle, pattern)
         return handle
 
-    def rate(self, case: Case) -> float:
-        """Return the work of a case in a second, after its sums were checked.
+    def grow(self, case: Case) -> Ready:
+        """Find the amount of work that takes the case's time, and check the sums.
 
         Raises `DeviceError` if they are wrong.
         """
@@ -128,9 +137,23 @@ class Bench:
             growth = max(2.0, min(_GROWTH, case.target_s / max(s, 1e-9)))
             amount = min(most, int(amount * growth) // case.least * case.least)
         self._check(case, amount)
-        repeats = max(1, min(_MOST_REPEATS, math.ceil(ROUND_S / max(s, 1e-9))))
-        rounds = max(3, min(ROUNDS, int(_ROUNDS_S / max(s, 1e-9))))
-        return case.work(amount) / self._seconds(case.launch(amount), repeats, rounds)
+        return Ready(case.launch(amount), case.work(amount), s)
+
+    def rates(self, ready: Sequence[Ready]) -> list[float]:
+        """Return the work in a second of each launch, which are measured in turn."""
+        if not ready:
+            return []
+        shortest = min(each.seconds for each in ready)
+        repeats = max(1, min(_MOST_REPEATS, math.ceil(ROUND_S / max(shortest, 1e-9))))
+        total = repeats * sum(each.seconds for each in ready)
+        rounds = max(3, min(ROUNDS, int(_ROUNDS_S / max(total, 1e-9))))
+        times = self._times([each.launch for each in ready], repeats, rounds)
+        found = []
+        for each, own in zip(ready, zip(*times, strict=True), strict=True):
+            seconds, is_by_events = _median(own)
+            self.has_events = self.has_events and is_by_events
+            found.append(each.work * repeats / seconds)
+        return found
 
     def launch_seconds(self, program: Program) -> float:
         """Return the time of a launch of `nothing` in a queue of many, on the agent's clock."""
@@ -138,25 +161,24 @@ class Bench:
             sums = self.buffer(4)
             launch = RemoteLaunch(self.build(program), "nothing", (sums,), (1,), (1,))
             self._check(Case("launches", lambda _: launch, float, lambda _: 1.0, sums, 1, 1), 1)
-            (once,) = self._times(launch, 50, 1)
+            ((once,),) = self._times([launch], 50, 1)
             repeats = max(50, min(_MOST_LAUNCHES, int(_QUEUE_S / max(once.wall_s / 50, 1e-9))))
-            return median(each.wall_s for each in self._times(launch, repeats, ROUNDS)) / repeats
+            times = self._times([launch], repeats, ROUNDS)
+            return median(each.wall_s for (each,) in times) / repeats
 
-    def _times(self, launch: RemoteLaunch, repeats: int, rounds: int) -> list[RunTime]:
-        sequences = [[launch]]
-        times = self.remote.launch(
+    def _times(
+        self, launches: Sequence[RemoteLaunch], repeats: int, rounds: int
+    ) -> list[list[RunTime]]:
+        """Return the times of launches in turn, by round and launch."""
+        sequences = [[launch] for launch in launches]
+        return self.remote.launch(
             sequences, warmup=1, repeats=repeats, rounds=rounds, limit_s=_LIMIT_S
         )
-        return [each for (each,) in times]
 
-    def _seconds(self, launch: RemoteLaunch, repeats: int = 1, rounds: int = 1) -> float:
-        """Return the median time of a launch, by the device's clock where it has one."""
-        times = self._times(launch, repeats, rounds)
-        # Some drivers, such as Mesa's rusticl on a CPU, report events of a nanosecond.
-        has_events = all(each.kernels_s > _LEAST_SHARE * each.wall_s for each in times)
-        if rounds > 1:
-            self.has_events = self.has_events and has_events
-        return median(each.kernels_s if has_events else each.wall_s for each in times) / repeats
+    def _seconds(self, launch: RemoteLaunch) -> float:
+        """Return the time of a launch."""
+        ((once,),) = self._times([launch], 1, 1)
+        return _median([once])[0]
 
     def _check(self, case: Case, amount: int) -> None:
         launch = (case.check or case.launch)(amount)
@@ -173,3 +195,12 @@ class Bench:
                 f"expected {expected:g}.",
                 remedy="Update the device's driver, or compile for its CPU with `target=llvm`.",
             )
+
+
+def _median(times: Sequence[RunTime]) -> tuple[float, bool]:
+    """Return the median time, and whether it is that of the driver's events.
+
+    Some drivers, such as Mesa's rusticl on a CPU, report events of a nanosecond.
+    """
+    has_events = all(each.kernels_s > _LEAST_SHARE * each.wall_s for each in times)
+    return median(each.kernels_s if has_events else each.wall_s for each in times), has_events

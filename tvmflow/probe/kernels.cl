@@ -42,6 +42,11 @@ kernel void write_buffer(global float4* result, float4 value, int steps) {
   for (int i = 0; i < steps; ++i, at += get_local_size(0)) result[at] = value;
 }
 
+kernel void write_half_buffer(global half* result, float4 value, int steps) {
+  size_t at = INDEX;
+  for (int i = 0; i < steps; ++i, at += get_local_size(0)) vstore_half4(value, at, result);
+}
+
 kernel void copy_buffer(global const float4* restrict source, global float4* restrict result,
                         int steps) {
   size_t at = INDEX;

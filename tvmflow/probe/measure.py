@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from statistics import median
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from ..devices.device_file import DeviceFile, Fact, Origin
 from ..errors import AgentError, DeviceError
 from ..module.standalone.encode import BUILD_OPTIONS
 from . import cases
-from .bench import Bench, Case, Program
+from .bench import Bench, Case, Program, Ready
 from .cases import LEAST_ROWS, Grid, Place
 from .kernels import LIVE, live_values, source
 
@@ -36,7 +37,8 @@ _CACHED, _WEIGHTS = (16, 16), ((4, 1024), (16, 1024), (4, 4096), (16, 4096))
 #: Slowdown by which live values clearly cost waves, and spread that is noise.
 _SLOWER, _NOISE = 1.3, 1.1
 #: Errors after which a session goes on, and those after which there is a new one.
-_REFUSALS, _ENDS = (Code.ARGUMENT, Code.DEVICE, Code.MEMORY), (Code.LOST, Code.TIMEOUT)
+_REFUSALS = (Code.ARGUMENT, Code.DEVICE, Code.MEMORY)
+_ENDS = (Code.LOST, Code.TIMEOUT, Code.MISSING)
 #: Most characters of a reason: compilers' logs may be long.
 _MOST_MESSAGE = 500
 #: Facts about speeds of textures: each is the ratio of two rates.
@@ -80,6 +82,18 @@ def probe(
     succeeds.
     """
     return _Probe(remote, index, preset, limit_s, report).run()
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A measurement, and its places in a device file."""
+
+    what: str
+    case: Callable[[], Case]
+    rate: str | None
+    series: str | None = None
+    #: Entries of the series next to the result.
+    about: Mapping[str, object] = field(default_factory=dict)
 
 
 class _Probe:
@@ -137,94 +151,101 @@ class _Probe:
             self.rates["launch_us"] = seconds * 1e6
 
     def _arithmetic(self, program: Program) -> None:
-        kernels = [("fp32_gflops", program, "multiply_add", "float32")]
+        def multiply_adds(name: str, program: Program, kernel: str, dtype: str) -> None:
+            work = (program, self.grid, kernel, dtype, self.lanes)
+            self._measure(_Wanted(name, lambda: cases.arithmetic(self.bench, *work), name))
+
+        multiply_adds("fp32_gflops", program, "multiply_add", "float32")
         if self.info.fp16:
             half = program._replace(options=program.options + " -DHALF")
-            kernels += [("fp16_gflops", half, "multiply_add_half", "float16")]
-            kernels += [("mixed_gflops", half, "multiply_half_add", "float16")]
-        for name, built, kernel, dtype in kernels:
-            work = (built, self.grid, kernel, dtype, self.lanes)
-            self._add(name, self._rate(name, cases.arithmetic, *work))
-        self._add("local_gbps", self._rate("local_gbps", cases.local, program, self.grid))
+            multiply_adds("fp16_gflops", half, "multiply_add_half", "float16")
+            multiply_adds("mixed_gflops", half, "multiply_half_add", "float16")
+        name = "local_gbps"
+        self._measure(_Wanted(name, lambda: cases.local(self.bench, program, self.grid), name))
 
     def _memory(self, program: Program) -> None:
+        """Measure buffers and images, those that a fact compares in turn."""
         for dtype, of in (("float32", ""), ("float16", "_fp16")):
-            self._stream(program, dtype, "read", f"buffer{of}_read_gbps")
-            if dtype == "float32":
-                self._stream(program, dtype, "write", "buffer_write_gbps")
-                self._stream(program, dtype, "copy", "buffer_gbps")
-            self._reread(program, Place(dtype, *_CACHED, 1, False), f"buffer{of}_cached_gbps")
-            if self.has_images:
-                self._stream(program, dtype, "read", f"image{of}_gbps", _WIDE)
-                self._stream(program, dtype, "write", f"image{of}_write_gbps", _WIDE)
-                self._reread(program, Place(dtype, *_CACHED, 1, True), f"image{of}_cached_gbps")
+            for access in ("read", "write"):
+                # The rate of images that profiles take as their ceiling is that of reads.
+                names = (
+                    f"buffer{of}_{access}_gbps",
+                    f"image{of}_{access}_gbps".replace("read_", ""),
+                )
+                self._measure(*self._streams(program, dtype, access, names, (None, _WIDE)))
+            self._measure(*self._rereads(program, dtype, _CACHED, f"{of}_cached_gbps"))
+        copy = self._streams(program, "float32", "copy", ("buffer_gbps",), (None,))
+        self._measure(*copy)
         for dtype in ("float32", "float16"):
-            for extent in _EXTENTS if self.has_images else ():
-                self._stream(program, dtype, "read", None, extent)
+            self._measure(*self._streams(program, dtype, "read", (None, None), _EXTENTS))
             for extent in _WEIGHTS:
-                for is_image in (False, True)[: 1 + self.has_images]:
-                    self._reread(program, Place(dtype, *extent, 1, is_image))
+                self._measure(*self._rereads(program, dtype, extent))
 
     def _live_values(self) -> None:
         program = Program(live_values(), BUILD_OPTIONS)
         for count in LIVE:
-            rate = self._rate(f"{count} live values", cases.live_values, program, self.grid, count)
-            if rate is not None:
-                self.series["live_values"].append({"vectors": count, "ns": _rounded(1e9 / rate)})
+            case = partial(cases.live_values, self.bench, program, self.grid, count)
+            about = {"vectors": count}
+            self._measure(_Wanted(f"{count} live values", case, None, "live_values", about))
 
-    def _stream(
+    def _streams(
         self,
         program: Program,
         dtype: str,
         access: str,
-        name: str | None,
-        extent: tuple[int, int] | None = None,
-    ) -> None:
-        """Measure a stream through a buffer, or through images if an extent is given."""
+        names: Sequence[str | None],
+        extents: Sequence[tuple[int, int] | None],
+    ) -> Iterator[_Wanted]:
+        """Yield streams through images of these extents, and through a buffer for ``None``."""
         info = self.info
-        width, height = extent or _WIDE
         size = min(max(_LEAST_STREAM, 4 * info.global_cache_bytes), _MOST_STREAM)
         size = min(size, info.global_memory_bytes // _MEMORY_SHARE, info.max_allocation_bytes)
-        row_bytes = Place(dtype, width, 1, 1, False).vector_bytes * width
-        rows = max(1, size // row_bytes // LEAST_ROWS) * LEAST_ROWS
-        height = min(rows, height)
-        most = info.image_max_array_size if extent else rows
-        place = Place(dtype, width, height, min(most, rows // height), extent is not None)
-        what = f"{access} of {place}"
-        rate = self._rate(what, cases.stream, program, self.grid, place, access)
-        self._add(name, rate, "streams", {"access": access, **asdict(place)})
+        for name, extent in zip(names, extents, strict=True):
+            if extent is not None and not self.has_images:
+                continue
+            width, height = extent or _WIDE
+            row_bytes = Place(dtype, width, 1, 1, False).vector_bytes * width
+            rows = max(1, size // row_bytes // LEAST_ROWS) * LEAST_ROWS
+            height = min(rows, height)
+            most = info.image_max_array_size if extent else rows
+            place = Place(dtype, width, height, min(most, rows // height), extent is not None)
+            case = partial(cases.stream, self.bench, program, self.grid, place, access)
+            about = {"access": access, **asdict(place)}
+            yield _Wanted(f"{access} of {place}", case, name, "streams", about)
 
-    def _reread(self, program: Program, place: Place, name: str | None = None) -> None:
-        """Measure reads of a place that a cache holds."""
-        rate = self._rate(f"reads of cached {place}", cases.reread, program, self.grid, place)
-        self._add(name, rate, "cached_reads", asdict(place))
+    def _rereads(
+        self, program: Program, dtype: str, extent: tuple[int, int], name: str | None = None
+    ) -> Iterator[_Wanted]:
+        """Yield reads of few data, which a cache holds, from a buffer and an image."""
+        for storage in ("buffer", "image")[: 1 + self.has_images]:
+            place = Place(dtype, *extent, 1, storage == "image")
+            case = partial(cases.reread, self.bench, program, self.grid, place)
+            rate = None if name is None else f"{storage}{name}"
+            yield _Wanted(f"reads of cached {place}", case, rate, "cached_reads", asdict(place))
 
-    def _add(
-        self,
-        name: str | None,
-        rate: float | None,
-        series: str | None = None,
-        about: Mapping[str, object] | None = None,
-    ) -> None:
-        """Add a rate in a second as 10⁹ of them, by name and to a series."""
-        if rate is None:
+    def _measure(self, *wanted: _Wanted) -> None:
+        """Measure in turn, unless the time is over."""
+        if wanted and time.monotonic() > self.ends:
+            reason = f"The time was over before {wanted[0].what}."
+            self.not_measured.setdefault("the rest", reason)
             return
-        if name is not None:
-            self.rates[name] = rate / 1e9
-        if series is not None:
-            self.series[series].append({**(about or {}), "gbps": _rounded(rate / 1e9)})
+        with self.bench.memory():
+            grown = [(each, self._attempt(each.what, partial(self._grow, each))) for each in wanted]
+            ready = {each.what: one for each, one in grown if one is not None}
+            rates = self._attempt(", ".join(ready), lambda: self.bench.rates(list(ready.values())))
+        found = dict(zip(ready, rates or (), strict=False))
+        for each in wanted:
+            if (rate := found.get(each.what)) is None:
+                continue
+            if each.rate is not None:
+                self.rates[each.rate] = rate / 1e9
+            if each.series == "live_values":
+                self.series[each.series].append({**each.about, "ns": _rounded(1e9 / rate)})
+            elif each.series is not None:
+                self.series[each.series].append({**each.about, "gbps": _rounded(rate / 1e9)})
 
-    def _rate(self, what: str, case: Callable[..., Case], *arguments: object) -> float | None:
-        """Measure a case; return ``None`` if that failed, or the time is over."""
-        if time.monotonic() > self.ends:
-            self.not_measured.setdefault("the rest", f"The time was over before {what}.")
-            return None
-
-        def rate() -> float:
-            with self.bench.memory():
-                return self.bench.rate(case(self.bench, *arguments))
-
-        return self._attempt(what, rate)
+    def _grow(self, wanted: _Wanted) -> Ready:
+        return self.bench.grow(wanted.case())
 
     def _attempt(self, what: str, function: Callable[[], T]) -> T | None:
         """Note a failure of the driver or wrong sums, and go on without that result."""
