@@ -84,10 +84,12 @@ def sum_task():
     return task
 
 
-def written(folder, body, value=0.0, name="candidate"):
+def written(folder, body, value=0.0, name="candidate", workspaces=()):
     """Return a handwritten candidate that fills four numbers, and its case."""
     source = f"__kernel void {name}(__global float* y) {{ int i = get_global_id(0); {body} }}\n"
-    kernels = CandidateKernels(source, (CandidateLaunch("candidate", (0,), (4,), (4,)),), ())
+    kernels = CandidateKernels(
+        source, (CandidateLaunch("candidate", (0,), (4,), (4,)),), workspaces
+    )
     path = kernels.write(folder)
     np.savez(folder / "case.npz", r0=np.full(4, value, np.float32))
     argument = Argument((4,), "float32", "")
@@ -227,6 +229,13 @@ def test_sessions_that_crash_or_hang_cost_one_trial(run, tmp_path):
     assert (hung.error, hung.costs) == (TIMEOUT, ())
     assert time.monotonic() - began < 20
     assert runner.submit(*good).result().error is None
+
+
+def test_a_candidate_that_needs_too_much_memory_is_a_failed_trial(run, tmp_path):
+    runner = run()
+    large = written(tmp_path, "y[i] = 0;", workspaces=(1 << 60,))
+    assert runner.submit(*large).result().error == DEVICE
+    assert runner.submit(*written(tmp_path, "y[i] = 0;")).result().error is None
 
 
 def test_a_session_that_ended_between_requests_costs_no_trial(run, local, tmp_path):
