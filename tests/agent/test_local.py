@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import tvmflow
-from tvmflow.agent.device import NEW_CACHE, RemoteLaunch
+from tvmflow.agent.device import RemoteLaunch
 from tvmflow.agent.frames import Code, Fields, Kind
+from tvmflow.agent.library import NEW_CACHE
 from tvmflow.compiler.remote import options_for
 from tvmflow.errors import AgentError, InputError, TargetError
 from tvmflow.module.standalone import binding

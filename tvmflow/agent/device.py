@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,39 +22,22 @@ from ..devices.choices import BACKENDS
 from ..devices.device_file import DeviceFile
 from ..devices.host import HOSTS, Host
 from ..errors import AgentError
-from ..ir.tensors import dtype_from_name
 from ..module import elf
 from ..module.artifact import SIDECAR_SUFFIX
 from ..module.standalone.format import DTYPES
-from ..module.standalone.loaded import SelfTest
 from ..module.standalone.programs import sidecar_path
 from ..module.standalone.read import is_standalone
 from ..runtime.devices import DeviceInfo
 from ..runtime.json_types import JsonObject
 from .connection import LIMIT_S, SLOWEST_BYTES_PER_S, Connection
-from .frames import Code, FieldReader, Fields, Kind
+from .frames import Fields, Kind
+from .library import OPEN_S, SHARED_CACHE, RemoteLibrary, naming
+from .module import AgentModule
 from .places import parse_place
 from .requirements import find_obstacle, needed_plan
 from .transports import Transport
 
-if TYPE_CHECKING:
-    from .module import AgentModule
-
-#: Time limit of opening a library: a phone's driver compiles a network for minutes.
-OPEN_S = 900.0
-#: Caches of built programs (`RemoteDevice.open`).
-NO_CACHE, SHARED_CACHE, NEW_CACHE = range(3)
-#: Reasons why a measurement ended.
-REASONS = ("sure", "time", "runs")
 _NAMES_OF_DTYPES = {code: name for name, code in DTYPES.items()}
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Times of single runs in milliseconds, and why there are no more of them."""
-
-    ms: tuple[float, ...]
-    reason: str
 
 
 class RemoteDevice(AbstractContextManager["RemoteDevice"]):
@@ -155,8 +137,6 @@ class RemoteDevice(AbstractContextManager["RemoteDevice"]):
 
         Raises `AgentError` if the file is no standalone library, or is for another machine.
         """
-        from .module import AgentModule
-
         if not is_standalone(path):
             raise AgentError(
                 f"Running {os.fspath(path)} on {self.name} is not possible: it needs TVM there.",
@@ -196,10 +176,10 @@ class RemoteDevice(AbstractContextManager["RemoteDevice"]):
         for suffix, file in files.items():
             request.text(suffix).raw(self.connection.put(file))
         request.u32(BACKENDS.index(backend), device_index, flags, threads, 0).text("").u32(cache)
-        with _naming(path, self):
+        with naming(path, self.name):
             answer = self.connection.request(Kind.OPEN, request, OPEN_S)
         handle, ns, about = answer.u32(), answer.u64(), answer.text()
-        return RemoteLibrary(self, path, handle, ns * 1e-6, json.loads(about))
+        return RemoteLibrary(self.connection, self.name, path, handle, ns * 1e-6, json.loads(about))
 
     def _check_host(self, path: Path) -> None:
         found = elf.read_library(path).architecture
@@ -274,7 +254,7 @@ class RemoteDevice(AbstractContextManager["RemoteDevice"]):
         found = bytearray(size_bytes)
         request = Fields().u32(memory, 0, 0, 0, *(image or (0, 0, 0))).u64(0).u64(size_bytes)
         limit_s = LIMIT_S + size_bytes / SLOWEST_BYTES_PER_S
-        self.connection.request(Kind.READ, request, limit_s, lambda part: _take(part, found))
+        self.connection.request(Kind.READ, request, limit_s, lambda part: part.take_into(found))
         return bytes(found)
 
     def launch(
@@ -355,121 +335,6 @@ class RunTime:
     wall_s: float  #: On the agent's clock, with the launches.
 
 
-class RemoteLibrary:
-    """A standalone library that is open on a device."""
-
-    def __init__(
-        self, device: RemoteDevice, path: Path, handle: int, open_ms: float, about: JsonObject
-    ):
-        self.device, self.path = device, path
-        self.open_ms, self.about = open_ms, about
-        self._handle = handle
-
-    def run(
-        self,
-        inputs: Sequence[np.ndarray],
-        outputs: Sequence[tuple[str, tuple[int, ...]]],
-        shape: int = 0,
-    ) -> tuple[list[np.ndarray], float]:
-        """Run once; return the outputs, and the time there in ms.
-
-        ``outputs`` are the dtype and shape of each, and ``shape`` is the library's shape.
-        """
-        put = self.device.connection.put
-        request = Fields().u32(self._handle, shape, len(inputs))
-        for index, array in enumerate(inputs):
-            array = np.ascontiguousarray(array)
-            content = array.reshape(-1).view(np.uint8).tobytes()
-            request.u32(index, DTYPES[array.dtype.name]).raw(put(content))
-        found = [np.empty(extents, dtype_from_name(dtype)) for dtype, extents in outputs]
-        request.u32(len(found))
-        for index, array in enumerate(found):
-            request.u32(index, DTYPES[outputs[index][0]]).u64(array.nbytes)
-        views = [memoryview(array.reshape(-1).view(np.uint8).data) for array in found]
-        with _naming(self.path, self.device):
-            answer = self.device.connection.request(
-                Kind.RUN, request, OPEN_S, lambda part: _take(part, views[part.u32()])
-            )
-        return found, answer.u64() * 1e-6
-
-    def time(
-        self,
-        *,
-        shape: int = 0,
-        copies: bool = True,
-        warmup: int = 5,
-        runs: int = 1_000_000,
-        seconds: float = 10.0,
-        share: float = 0.0,
-    ) -> Samples:
-        """Time runs on the inputs of the last `run`, with the copies of inputs and outputs.
-
-        It ends after ``runs`` or ``seconds``, or when the median is known to ``share`` of it.
-        """
-        request = Fields().u32(self._handle, shape, int(copies), warmup, runs)
-        request.u64(round(seconds * 1e9)).f64(share)
-        ns: list[int] = []
-        with _naming(self.path, self.device):
-            answer = self.device.connection.request(
-                Kind.TIME,
-                request,
-                OPEN_S + 2 * seconds,
-                lambda part: ns.extend(np.frombuffer(part.rest(), "<u8").tolist()),
-            )
-        return Samples(tuple(each * 1e-6 for each in ns), REASONS[answer.u32()])
-
-    def profile(self, runs: int, shape: int = 0) -> list[list[tuple[float, float]]]:
-        """Return begin and end of each kernel in µs, for each run.
-
-        The library must have been opened with the flag `binding.PROFILE`.
-        """
-        found: list[list[tuple[float, float]]] = []
-
-        def add(part: FieldReader) -> None:
-            part.u32()
-            numbers = np.frombuffer(part.rest(), "<u8").reshape(-1, 2) * 1e-3
-            found.append([(float(a), float(b)) for a, b in numbers])
-
-        request = Fields().u32(self._handle, shape, runs)
-        with _naming(self.path, self.device):
-            self.device.connection.request(Kind.PROFILE, request, OPEN_S, add)
-        return found
-
-    def self_test(self) -> SelfTest:
-        """Run the library's test inputs; raise `AgentError` if a result is wrong."""
-        with _naming(self.path, self.device):
-            answer = self.device.connection.request(
-                Kind.SELF_TEST, Fields().u32(self._handle), OPEN_S
-            )
-        return SelfTest(answer.f64(), answer.f64(), answer.u64())
-
-    def describe(self) -> JsonObject:
-        """Return the library's report of device, memory and programs."""
-        answer = self.device.connection.request(Kind.DESCRIBE, Fields().u32(self._handle))
-        found: JsonObject = json.loads(answer.text())
-        return found
-
-    def binaries(self) -> dict[str, bytes]:
-        """Close a library that was opened with `NEW_CACHE`; return its cache's files by name."""
-        found: dict[str, bytearray] = {}
-
-        def add(part: FieldReader) -> None:
-            name, size = part.text(), part.u64()
-            _take(part, found.setdefault(name, bytearray(size)))
-
-        request = Fields().u32(self._handle)
-        self.device.connection.request(Kind.BINARIES, request, OPEN_S, add)
-        return {name: bytes(content) for name, content in found.items()}
-
-    def close(self) -> None:
-        """Close it; do nothing if its session has ended."""
-        try:
-            self.device.connection.request(Kind.CLOSE, Fields().u32(self._handle))
-        except AgentError as error:
-            if error.code != Code.MISSING:
-                raise
-
-
 def connect(where: str, *, secret_file: str | os.PathLike[str] | None = None) -> RemoteDevice:
     """Connect to a phone or board.
 
@@ -487,23 +352,5 @@ def connect(where: str, *, secret_file: str | os.PathLike[str] | None = None) ->
     return RemoteDevice(parse_place(where, None if secret_file is None else Path(secret_file)))
 
 
-def _take(part: FieldReader, into: bytearray | memoryview) -> None:
-    """Copy the data of a part to its offset."""
-    offset, content = part.u64(), part.rest()
-    into[offset : offset + len(content)] = content
-
-
 def _as_info(found: JsonObject) -> JsonObject:
     return {**found, "extensions": tuple(sorted(found.get("extensions", ())))}
-
-
-@contextmanager
-def _naming(path: Path, device: RemoteDevice) -> Iterator[None]:
-    """Name the library and the device in errors of the library."""
-    try:
-        yield
-    except AgentError as error:
-        if error.code == Code.LIBRARY:
-            error.message = f"Running {path} on {device.name} failed: {error.message}"
-            error.args = (error.message,)
-        raise

@@ -216,3 +216,8 @@ class FieldReader:
     def rest(self) -> bytes:
         """Return all bytes that are left."""
         return self.raw(len(self._payload) - self._at)
+
+    def take_into(self, whole: bytearray | memoryview) -> None:
+        """Copy what is left, which begins with its offset, to there."""
+        offset, content = self.u64(), self.rest()
+        whole[offset : offset + len(content)] = content

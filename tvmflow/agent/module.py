@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
+from typing import Protocol
 
 import numpy as np
 
@@ -25,7 +27,7 @@ from ..module.standalone.read import EncodedPlan
 from ..module.values import Outputs, as_array, put
 from ..runtime.json_types import JsonObject
 from ..runtime.timing import Spread
-from .device import SHARED_CACHE, RemoteDevice, RemoteLibrary
+from .library import SHARED_CACHE, RemoteLibrary
 
 #: Ratio of the last runs' median to the first ones' above which a device counts as throttled.
 _SLOWER = 1.1
@@ -62,6 +64,28 @@ class Conditions:
         return None if before is None or after is None else (float(before), float(after))
 
 
+class OpensLibraries(Protocol):
+    """A device that opens standalone libraries: `RemoteDevice`, which refers to this file."""
+
+    @property
+    def name(self) -> str:
+        """Return the device's name."""
+
+    def sensors(self) -> JsonObject:
+        """Return temperatures, clocks, throttling and battery."""
+
+    def open(
+        self,
+        library: Path,
+        *,
+        backend: str,
+        device_index: int,
+        flags: int,
+        cache: int,
+    ) -> RemoteLibrary:
+        """Send a library, unless it is there, and open it."""
+
+
 class AgentModule(StandaloneModule):
     """A standalone library on a device behind an agent.
 
@@ -72,7 +96,7 @@ class AgentModule(StandaloneModule):
     def __init__(
         self,
         path: str | os.PathLike[str],
-        device: RemoteDevice,
+        device: OpensLibraries,
         *,
         device_index: int = 0,
         check_weights: bool = True,

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from ..module.standalone.precompile import Start, zeros
 from ..runtime.json_types import JsonObject
-from .device import NEW_CACHE, NO_CACHE, RemoteDevice
+from .device import RemoteDevice
+from .library import NEW_CACHE, NO_CACHE
 from .module import AgentModule
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from .. import _versions
 from ..runtime.devices import DeviceInfo, cuda_devices, host_device, opencl_devices
 from ..runtime.threads import thread_count
-from .bench import TimesItself
 from .module import Module
 from .standalone.loaded import StandaloneModule
 
@@ -50,12 +49,7 @@ class Setting:
 
 
 def device_of(module: Module) -> DeviceInfo | None:
-    """Return the facts of a module's device; ``None`` if TVM's runtime does not find it.
-
-    It does not find devices of other machines.
-    """
-    if isinstance(module, TimesItself):
-        return None
+    """Return the facts of a module's device; ``None`` if TVM's runtime does not find it."""
     if isinstance(module, StandaloneModule):
         # The library looks for devices by itself, and may number them differently.
         about = module.describe()

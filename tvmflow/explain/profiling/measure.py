@@ -343,7 +343,7 @@ def _kernels(
 
 def _device_facts(module: Module) -> tuple[DeviceFacts, DeviceInfo | None]:
     """Return the device's facts, and its entry in TVM's runtime if there is one."""
-    info = device_of(module)
+    info = None if isinstance(module, TimesItself) else device_of(module)
     if isinstance(module, StandaloneModule):
         about = module.describe()["device"]
         return DeviceFacts(about["name"], about["driver"], about["version"]), info
