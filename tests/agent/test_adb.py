@@ -29,7 +29,8 @@ def server(tmp_path_factory):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     home = tmp_path_factory.mktemp("home")
-    environment = {"HOME": str(home), "ANDROID_ADB_SERVER_PORT": str(port)}
+    # The server writes its log to TMPDIR.
+    environment = {"HOME": str(home), "TMPDIR": str(home), "ANDROID_ADB_SERVER_PORT": str(port)}
     subprocess.run(
         ["adb", "start-server"], env={**os.environ, **environment}, capture_output=True, check=True
     )

@@ -20,7 +20,6 @@ from support.relay import Relay
 from support.small_plans import add_plan
 
 import tvmflow
-from tvmflow.agent import device as agent_device
 from tvmflow.agent.device import RemoteDevice, RemoteLaunch
 from tvmflow.agent.executable import agent_executable
 from tvmflow.agent.frames import Code
@@ -214,7 +213,8 @@ def test_drivers_that_fail_in_libraries(
     device = start(f"{fault} {function}").device
     assert device.facts
     if fault == "hang":
-        monkeypatch.setattr(agent_device, "OPEN_S", 0.5)
+        for name in ("device", "library"):
+            monkeypatch.setattr(f"tvmflow.agent.{name}.OPEN_S", 0.5)
     with pytest.raises(AgentError) as error:
         ask(device, library)
     assert error.value.code == code
