@@ -15,7 +15,9 @@
       "measurements": {}
     }
 
-Facts that a file lacks are those of its preset.
+Facts that a file lacks are those of its preset.  Profiles and tuning read these rates:
+``buffer_gbps`` (a copy's bytes, read and written), ``image_gbps`` (bytes read), ``fp32_gflops``,
+``fp16_gflops`` and ``launch_us`` (an empty kernel in a queue of many).
 """
 
 from __future__ import annotations

@@ -37,9 +37,12 @@ class Grid:
 
     @classmethod
     def of(cls, info: DeviceInfo, *, is_cpu: bool) -> Grid:
-        """Return the grid for a device: on CPUs a work-item is a group, on GPUs 64 are."""
+        """Return the grid for a device: on CPUs a work-item is a group, on GPUs 64 are.
+
+        A GPU's compute unit holds at most 2,048 work-items (Adreno, Mali, NVIDIA).
+        """
         tile = 1 if is_cpu or info.max_work_group_size < 64 else 8
-        return cls(tile, max(1, info.compute_units) * (64 if is_cpu else 1024))
+        return cls(tile, max(1, info.compute_units) * (64 if is_cpu else 4096))
 
     @property
     def group(self) -> tuple[int]:
