@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import platform
 from contextlib import closing
@@ -61,15 +62,17 @@ def test_the_agent_is_an_executable_for_each_host(host):
     assert agent_executable(parsed) == path
 
 
-def test_a_ready_executable_is_used_if_it_has_the_same_sources(tmp_path, monkeypatch):
-    native = executable.host_name(Host.native())
+def test_a_wheels_executable_is_used_if_it_has_the_same_sources(tmp_path, monkeypatch):
+    monkeypatch.setenv("TVMFLOW_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(executable, "__file__", str(tmp_path / "executable.py"))
-    ready = tmp_path / "bin" / f"agent-{native}-{agent_build()}"
-    ready.parent.mkdir()
-    ready.with_name(f"agent-{native}-0123456789abcdef").touch()
-    assert agent_executable(Host.native()).parent != ready.parent
-    ready.touch()
-    assert agent_executable(Host.native()) == ready
+    name = f"agent-{executable.host_name(Host.native())}-"
+    (tmp_path / "bin").mkdir()
+    for build, content in ((agent_build(), b"right"), ("0123456789abcdef", b"wrong")):
+        (tmp_path / "bin" / f"{name}{build}.xz").write_bytes(lzma.compress(content))
+    found = agent_executable(Host.native())
+    assert found.read_bytes() == b"right"
+    assert os.access(found, os.X_OK)
+    assert agent_executable(Host.native()) == found
 
 
 def test_hosts_without_an_agent():
