@@ -273,7 +273,7 @@ def test_binaries_are_all_that_a_start_for_precompiling_leaves(both, driver, tmp
     monkeypatch.setenv("TVMFLOW_CACHE", "1")
     for name, start in (
         ("loaded", lambda: tvmflow.load(both[0]).open().close()),
-        ("precompiled", lambda: precompile.start(both[0], 0)),
+        ("precompiled", lambda: precompile.run_once(both[0], 0)),
     ):
         monkeypatch.setenv("TVMFLOW_CACHE_DIR", str(tmp_path / name))
         start()
