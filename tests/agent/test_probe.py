@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 import onnx
 import pytest
+from support.drivers import for_programs
 from support.fake_opencl import build_fake
 from typer.testing import CliRunner
 
@@ -59,11 +60,10 @@ def test_a_measured_device_is_compiled_for(local, quick, network, image, tmp_pat
         assert least < file.rates[name].value < most, name
     assert [each["vectors"] for each in file.measurements["live_values"]] == list(measure.LIVE)
     assert {each["access"] for each in file.measurements["streams"]} == {"read", "write", "copy"}
-    # Waits for no result of this driver: what it lacks, and what agents cannot do.
-    assert not {"fp16_gflops", "mixed_gflops"} & file.rates.keys()
-    assert file.measurements["not_measured"].keys() == {
-        "launch_recorded_us", "image2d_from_buffer"
-    }  # fmt: skip
+    has_half = bool(file.facts["fp16"].value)
+    assert ({"fp16_gflops", "mixed_gflops"} <= file.rates.keys()) == has_half
+    missing = {"launch_recorded_us", "image2d_from_buffer"}
+    assert file.measurements["not_measured"].keys() == missing
     speed = file.device().texture
     assert speed.cached == pytest.approx(
         file.rates["image_cached_gbps"].value / file.rates["buffer_cached_gbps"].value, rel=1e-2
@@ -94,6 +94,19 @@ def changed(local, quick, monkeypatch):
         return probe(local)
 
     return run
+
+
+def test_arithmetic_in_half_precision(local, quick, monkeypatch):
+    monkeypatch.setattr(measure._Probe, "_memory", lambda *_: None)
+    monkeypatch.setattr(measure, "LIVE", ())
+    local.close()
+    with RemoteDevice(Local(for_programs())) as device:
+        if not device.require_opencl().fp16:
+            pytest.skip("Intel's runtime (the extra cpu-opencl) is missing, or has no fp16 here")
+        file = probe(device)
+    half, mixed = (file.rates[f"{name}_gflops"].value for name in ("fp16", "mixed"))
+    assert all(0.1 < rate < RATES["fp32_gflops"][1] for rate in (half, mixed))
+    assert file.measurements["not_measured"].keys() == {"launch_recorded_us", "image2d_from_buffer"}
 
 
 def test_wrong_sums_leave_facts_out(changed):
