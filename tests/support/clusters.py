@@ -36,7 +36,6 @@ class Cluster:
             "--nthreads=1",
             "--host=127.0.0.1",
             "--no-dashboard",
-            f"--local-directory={self.folder}",
             *(["--preload=support.cluster_faults"] if preload else []),
             *options,
             before=before,
@@ -49,6 +48,7 @@ class Cluster:
                 env={
                     **os.environ,
                     "PYTHONPATH": str(TESTS),
+                    "DASK_TEMPORARY_DIRECTORY": str(self.folder),
                     # Two workers that a candidate ends are enough.
                     "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1",
                 },
