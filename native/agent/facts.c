@@ -16,6 +16,8 @@
 #include "system_files.h"
 
 enum { PROPERTY_BYTES = 92, MAX_CPUS = 256, MAX_EXTENSIONS = 512, TRIED_BYTES = 16384 };
+// Flag of FACTS.
+enum { WITHOUT_OPENCL = 1 };
 
 // Further facts of devices (OpenCL 1.2, 4.2).
 static const cl_uint CL_DEVICE_MAX_CONSTANT_BUFFER_SIZE = 0x1020;
@@ -262,13 +264,14 @@ static void add_device(agent_json* json, const tf_device* d, unsigned index) {
   agent_json_close(json, '}');
 }
 
-// Adds the devices of the first library that has any, as standalone libraries number them.
-static void add_opencl(agent_json* json, tf_devices* found) {
+// Adds the devices of the first library that has any, as standalone libraries number them; if
+// libraries may not be opened, there are none.
+static void add_opencl(agent_json* json, tf_devices* found, bool opens) {
   static char tried[TRIED_BYTES];
   const char* name;
   *tried = 0;
   found->count = 0;
-  for (unsigned i = 0; !found->count && (name = tf_library_name(NULL, i)) != NULL; ++i) {
+  for (unsigned i = 0; opens && !found->count && (name = tf_library_name(NULL, i)) != NULL; ++i) {
     found->count = found->platforms = 0;
     tf_append(tried, sizeof(tried), "%s%s: ", i ? "\n" : "", name);
     tf_devices_add(found, name, tried, sizeof(tried));
@@ -280,6 +283,7 @@ static void add_opencl(agent_json* json, tf_devices* found) {
 }
 
 void agent_facts(agent_call* call) {
+  const uint32_t flags = agent_get_u32(&call->in);
   if (!agent_check_fields(call)) return;
   char* const text = malloc(AGENT_MAX_TEXT);
   tf_devices* const found = malloc(sizeof(tf_devices));
@@ -289,7 +293,7 @@ void agent_facts(agent_call* call) {
     agent_json_open(&json, NULL, '{');
     add_system(&json);
     add_cpus(&json);
-    add_opencl(&json, found);
+    add_opencl(&json, found, !(flags & WITHOUT_OPENCL));
     agent_json_close(&json, '}');
     if (json.bad)
       agent_fail(call, AGENT_MEMORY, 0, "", "The facts are longer than 64 KiB.");

@@ -339,6 +339,9 @@ static void put_request(agent_writer* w, uint16_t kind) {
     case AGENT_OPEN:
       put_open(w);
       break;
+    case AGENT_FACTS:
+      agent_put_u32(w, below(3));
+      break;
     case AGENT_CLOSE:
     case AGENT_SELF_TEST:
     case AGENT_DESCRIBE:

@@ -99,6 +99,22 @@ def launch(device: RemoteDevice) -> list[list[RemoteLaunch]]:
     return [[RemoteLaunch(program.handle, "copy", (x, y), (16,))]]
 
 
+# -- facts -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fault", "reason"), [("crash", "signal 7"), ("exit", "status 3")])
+def test_a_driver_that_ends_while_devices_are_listed_leaves_the_processor(
+    start, added, fault, reason
+):
+    device = start(fault=f"{fault} clGetDeviceIDs").device
+    assert device.opencl_devices() == []
+    assert device.facts["cpus"]
+    with pytest.raises(AgentError, match="has no OpenCL device 0") as refused:
+        device.open(added[0])
+    assert reason in refused.value.details
+    assert device.sensors()["time_ns"] > 0
+
+
 # -- cables and agents -----------------------------------------------------------------------------
 
 #: Requests by name: a fault that makes each last, a preparation, and the request.

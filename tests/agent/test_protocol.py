@@ -500,7 +500,7 @@ def test_only_short_requests_are_accepted_during_one(start):
     agent = start(fault="hang clFinish")
     program, x, y = build(agent), allocate(agent).u32, allocate(agent).u32
     number = agent.send(raw.LAUNCH, launch(program, x, y), limit_ms=700)
-    code, _, message = agent.request(raw.FACTS).error
+    code, _, message = agent.request(raw.FACTS, u32(0)).error
     assert (code, f"Request {number}" in message) == (raw.BUSY, True)
     for kind in (raw.PING, raw.SENSORS):
         assert agent.request(kind).kind == kind | raw.ANSWER
@@ -565,8 +565,8 @@ def test_sessions_that_die_between_requests(agent):
 
 @pytest.mark.parametrize("limit_ms", [3_600_001, 0xFFFFFFFF])
 def test_time_limits_have_a_limit(agent, limit_ms):
-    assert agent.request(raw.FACTS, limit_ms=limit_ms).error[0] == raw.ARGUMENT
-    assert agent.request(raw.FACTS, limit_ms=3_600_000).kind == raw.FACTS | raw.ANSWER
+    assert agent.request(raw.FACTS, u32(0), limit_ms=limit_ms).error[0] == raw.ARGUMENT
+    assert agent.request(raw.FACTS, u32(0), limit_ms=3_600_000).kind == raw.FACTS | raw.ANSWER
 
 
 # -- libraries -------------------------------------------------------------------------------------
@@ -770,7 +770,7 @@ def test_more_sensors_than_an_answer_has_are_left_out(phone):
 
 
 def test_facts_of_a_phone(phone, driver):
-    facts = json_of(phone(PHONE).request(raw.FACTS))
+    facts = json_of(phone(PHONE).request(raw.FACTS, u32(0)))
     assert facts["kernel"] == "5.10.1-made-up"
     assert facts["model"] == 'Board "one"\x01'
     assert facts["features"] == "fp asimd"
@@ -788,7 +788,7 @@ def test_facts_of_a_phone(phone, driver):
 def test_facts_without_drivers_and_files(start, tmp_path):
     missing = tmp_path / "missing"
     env = {"TVMFLOW_AGENT_SYS": missing, "TVMFLOW_AGENT_PROC": missing}
-    facts = json_of(start(TVMFLOW_OPENCL_LIBRARY=missing, **env).request(raw.FACTS))
+    facts = json_of(start(TVMFLOW_OPENCL_LIBRARY=missing, **env).request(raw.FACTS, u32(0)))
     assert (facts["cpus"], facts["opencl"]) == ([], [])
     assert str(missing) in facts["opencl_tried"]
     assert not {"kernel", "features"} & set(facts)
@@ -842,7 +842,7 @@ def test_connections_over_tcp(listen):
     assert second.greet().error[0] == raw.BUSY
     assert is_over(second)
     assert first.put(b"content" * MB).u32 == 0
-    assert first.request(raw.FACTS).kind == raw.FACTS | raw.ANSWER
+    assert first.request(raw.FACTS, u32(0)).kind == raw.FACTS | raw.ANSWER
     (connection,) = raw.children(listener.process.pid)
     sessions = raw.children(connection)
     listener.close(0)
@@ -856,7 +856,7 @@ def test_a_killed_listener_leaves_nothing(listen):
     listener = listen()
     client = listener.connect()
     client.greet()
-    assert client.request(raw.FACTS).kind == raw.FACTS | raw.ANSWER
+    assert client.request(raw.FACTS, u32(0)).kind == raw.FACTS | raw.ANSWER
     (connection,) = raw.children(listener.process.pid)
     sessions = raw.children(connection)
     assert len(sessions) == 1

@@ -24,20 +24,20 @@ from ..devices.host import HOSTS, Host
 from ..errors import AgentError
 from ..module import elf
 from ..module.artifact import SIDECAR_SUFFIX
-from ..module.standalone.format import DTYPES
 from ..module.standalone.programs import sidecar_path
 from ..module.standalone.read import is_standalone
 from ..runtime.devices import DeviceInfo
 from ..runtime.json_types import JsonObject
 from .connection import LIMIT_S, SLOWEST_BYTES_PER_S, Connection
-from .frames import Fields, Kind
+from .frames import Code, Fields, Kind
 from .library import OPEN_S, SHARED_CACHE, RemoteLibrary, naming
 from .module import AgentModule
 from .places import parse_place
 from .requirements import find_obstacle, needed_plan
 from .transports import Transport
 
-_NAMES_OF_DTYPES = {code: name for name, code in DTYPES.items()}
+#: Flag of `Kind.FACTS`.
+_WITHOUT_OPENCL = 1
 
 
 class RemoteDevice(AbstractContextManager["RemoteDevice"]):
@@ -72,8 +72,17 @@ class RemoteDevice(AbstractContextManager["RemoteDevice"]):
     @cached_property
     def facts(self) -> JsonObject:
         """Return the agent's facts about system, processor and OpenCL devices."""
-        found: JsonObject = json.loads(self.connection.request(Kind.FACTS).text())
-        return found
+        failure = ""
+        try:
+            answer = self.connection.request(Kind.FACTS, Fields().u32(0))
+        except AgentError as error:
+            if error.code not in (Code.LOST, Code.TIMEOUT):
+                raise
+            # A driver that ends the session while it lists its devices.
+            failure = error.message
+            answer = self.connection.request(Kind.FACTS, Fields().u32(_WITHOUT_OPENCL))
+        found: JsonObject = json.loads(answer.text())
+        return {**found, "opencl_tried": failure} if failure else found
 
     @property
     def name(self) -> str:
