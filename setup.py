@@ -197,7 +197,7 @@ setup(
         "tvmflow": ["py.typed"],
         "tvmflow.tuning_logs": ["**/*"],
         "tvmflow.explain.profiling.page": ["*.html", "*.css", "*.js"],
-        "": ["*.c", "*.h", "*.hpp", "*.java"],
+        "": ["*.c", "*.cl", "*.h", "*.hpp", "*.java"],
     },
     # MANIFEST.in has them for the source distribution.
     exclude_package_data={"": ["*.cc"]},

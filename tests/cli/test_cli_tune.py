@@ -202,7 +202,7 @@ def test_a_person_sees_what_each_device_did(monkeypatch):
     ("arguments", "words"),
     [
         (("--search", "genetic"), ("'genetic' is not known", "evolutionary, random")),
-        (("--tracker", "127.0.0.1:1", "--key", "k"), ("needs the preset of its devices", "auto")),
+        (("--tracker", "127.0.0.1:1", "--key", "k"), ("127.0.0.1:1", "cannot be reached")),
         (
             ("--device", "cpu", "--tracker", "127.0.0.1:1", "--key", "k"),
             ("127.0.0.1:1", "cannot be reached"),

@@ -139,6 +139,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path):
     tops = {name.split("/")[0] for name in names}
     assert tops == {"tvmflow", wheel.name.split("-py3-")[0] + ".dist-info"}
     assert {"tvmflow/runtime/libtvmflow_opencl.so", "tvmflow/py.typed"} <= set(names)
+    assert "tvmflow/probe/kernels.cl" in names
     page = ROOT / "tvmflow" / "explain" / "profiling" / "page"
     assert {f"tvmflow/explain/profiling/page/{path.name}" for path in page.glob("*.*s")} <= set(
         names
