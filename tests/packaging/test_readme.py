@@ -109,7 +109,7 @@ class Newcomer:
                 file.write(block.code)
             return ""
         if block.language == "python":
-            return self.execute(block, [sys.executable, "-c", block.code])
+            return self.execute(block, [sys.executable, "-c", smaller(block.code, block.page)])
         lines = [smaller(line, block.page) for line in block.commands if self.is_run(line)]
         return self.execute(block, ["bash", "-euxo", "pipefail", "-c", "\n".join(lines)])
 
@@ -177,6 +177,7 @@ GIVEN = {
     "docs/deploying.md": [],
     "docs/journal.md": ["net.onnx", "mine.journal"],
     "docs/lab.md": [],
+    "docs/phones.md": ["net.onnx"],
     "docs/profile.md": [],
     "docs/shapes.md": ["pictures.onnx", "rgbd.onnx"],
     "docs/scaling.md": ["open.onnx", "batch1.onnx", "batch4.onnx", "batch1.so", "batch8.so"],
@@ -196,6 +197,15 @@ SMALLER = {
         "tvmflow lab matmul --target opencl": "tvmflow lab matmul --target opencl --size 128",
         "tvmflow lab matmul --block 16": "tvmflow lab matmul --size 128 --block 16",
         "tvmflow lab matmul --steps": "tvmflow lab matmul --size 128 --steps",
+    },
+    "docs/phones.md": {
+        "--on adb": "--on local",
+        'connect("adb")': 'connect("local")',
+        "--host android-arm64 ": "",
+        "--device mali ": "",
+        "tune net.onnx": "tune net.onnx --trials 1 --no-compare",
+        "bench net.onnx": "bench net.onnx --runs 5",
+        '"phone.journal", device=phone': '"other.journal", device=phone, trials=1, compare=False',
     },
     "docs/profile.md": {
         "build mobilenet_v2": "build mobilenet_v2 --param width=0.35 --param size=32",
