@@ -1,4 +1,4 @@
-"""Networks on a phone: size of the agent, latency, speed of tuning, bytes sent, time to begin.
+"""Networks on a phone: agent's size, latency, tuning, bytes sent, time to begin, probed rates.
 
 The phone is played by this machine: Debian's adb speaks to the tests' adb daemon, which starts the
 agent with this machine's OpenCL device.  Run it from the root of the repository, on a machine that
@@ -11,6 +11,7 @@ does nothing else:
 from __future__ import annotations
 
 import os
+import re
 import socket
 import statistics
 import subprocess
@@ -33,7 +34,12 @@ import tvmflow
 from tvmflow import models
 from tvmflow.agent import adb, executable
 from tvmflow.devices.host import HOSTS, Host
+from tvmflow.module.standalone.encode import BUILD_OPTIONS
+from tvmflow.probe import cases
+from tvmflow.probe.bench import Bench, Program
+from tvmflow.probe.kernels import source
 
+ROOT = common.RESULTS.parents[1]
 #: Runs the command line with this machine's agent in place of an Android phone's.
 COMMAND = """
 from tvmflow.agent import adb, executable
@@ -165,10 +171,51 @@ def start() -> dict[str, Any]:
     return {**found, "second_share": round(found["second_bytes"] / found["first_bytes"], 5)}
 
 
+def probed(rounds: int) -> dict[str, Any]:
+    """Measure bandwidths by the probe and by a loop in C of its own, in turn."""
+    with tempfile.TemporaryDirectory() as folder, tvmflow.connect("local") as device:
+        loop = Path(folder) / "loop"
+        code = ROOT / "benchmarks" / "bandwidth_loop.c"
+        library = "-l:libOpenCL.so.1"
+        compile_it = ["gcc", "-O2", f"-I{ROOT / 'native' / 'core'}", code, "-o", loop, library]
+        subprocess.run(compile_it, check=True)
+        bench = Bench(device, 0)
+        info = device.require_opencl(0)
+        is_cpu = info.device_type == "cpu"
+        program = Program(source(), f"{BUILD_OPTIONS} -DLANES={16 if is_cpu else 4} -DIMAGES")
+        grid = cases.Grid.of(info, is_cpu=is_cpu)
+
+        def by_probe() -> dict[str, float]:
+            found = {}
+            for name, is_image in {"buffer_gbps": False, "image_gbps": True}.items():
+                place = cases.Place("float32", 2048, 2048, 2, is_image)
+                access = "read" if is_image else "copy"
+                with bench.memory():
+                    ready = bench.grow(cases.stream(bench, program, grid, place, access))
+                    found[name] = bench.rates([ready])[0] / 1e9
+            return found
+
+        def by_loop() -> dict[str, float]:
+            done = subprocess.run([loop], capture_output=True, text=True, check=True)
+            return {
+                name: float(rate) for name, rate in re.findall(r"(\w+_gbps) (\S+)", done.stdout)
+            }
+
+        pairs = [(by_probe(), by_loop()) for _ in range(rounds)]
+    return {
+        name: {
+            "probe_gbps": round(statistics.median(ours[name] for ours, _ in pairs), 3),
+            "loop_gbps": round(statistics.median(loop[name] for _, loop in pairs), 3),
+            "of_loop": round(statistics.median(a[name] / b[name] for a, b in pairs), 3),
+        }
+        for name in ("buffer_gbps", "image_gbps")
+    }
+
+
 def main() -> None:
     """Measure what is asked for, print a table and write ``results/phone.json``."""
     parser = common.arguments(__doc__, rounds=9, trials=12)
-    names = "size", "latency", "tuning", "start"
+    names = "size", "latency", "tuning", "start", "probe"
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     options = parser.parse_args()
     path = common.RESULTS / "phone.json"
@@ -177,6 +224,7 @@ def main() -> None:
         "latency": lambda: latency(options.rounds),
         "tuning": lambda: tuning(options.trials, max(1, options.rounds // 3)),
         "start": start,
+        "probe": lambda: probed(options.rounds),
     }
     results = common.collect(
         path,
@@ -197,6 +245,10 @@ def main() -> None:
     if found := results.get("start"):
         rows.append(("bench from empty caches, s", f"{found['first_s']:.1f}"))
         rows.append(("bytes of the second bench, of the first's", f"{found['second_share']:.3%}"))
+    if found := results.get("probe"):
+        for name in ("buffer", "image"):
+            ratio = found[f"{name}_gbps"]["of_loop"]
+            rows.append((f"probed bandwidth of a {name}, of a loop in C", f"{ratio:.2f}"))
     common.report(f"Phone, played by {device['name']}", ["figure", "measured"], rows)
 
 
