@@ -116,16 +116,24 @@ static void add_battery(agent_json* json) {
   if (folder) closedir(folder);
 }
 
+static uint64_t ns_of(clockid_t clock) {
+  struct timespec now;
+  clock_gettime(clock, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 void agent_sensors(char* text, size_t bytes) {
   agent_json json;
   char thermal[AGENT_MAX_PATH];
-  struct timespec now;
   double hz;
   agent_json_begin(&json, text, bytes);
   snprintf(thermal, sizeof(thermal), "%s/class/thermal", agent_sys());
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  // Only the first clock stands still while the device sleeps; it is read first, so that the
+  // difference is not negative.
+  const uint64_t awake_ns = ns_of(CLOCK_MONOTONIC), all_ns = ns_of(CLOCK_BOOTTIME);
   agent_json_open(&json, NULL, '{');
-  agent_json_number(&json, "time_ns", (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec);
+  agent_json_number(&json, "time_ns", awake_ns);
+  agent_json_number(&json, "slept_ns", all_ns - awake_ns);
   add_temperatures(&json, thermal);
   add_throttling(&json, thermal);
   add_cpu_clocks(&json);

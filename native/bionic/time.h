@@ -8,6 +8,7 @@ struct timespec {
 
 #define CLOCK_REALTIME 0
 #define CLOCK_MONOTONIC 1
+#define CLOCK_BOOTTIME 7
 
 time_t time(time_t* now);
 int clock_gettime(clockid_t clock, struct timespec* time);

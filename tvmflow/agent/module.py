@@ -31,6 +31,8 @@ from .library import SHARED_CACHE, RemoteLibrary
 
 #: Ratio of the last runs' median to the first ones' above which a device counts as throttled.
 _SLOWER = 1.1
+#: Time that a device counts as having slept; its two clocks are not read at once.
+_SLEPT_NS = 1e7
 #: Fewest runs of which both ends can be compared.
 _COMPARED = 20
 
@@ -53,6 +55,14 @@ class Conditions:
         if self.slowdown > _SLOWER:
             return f"The last runs took {self.slowdown:.2f} times as long as the first ones."
         return ""
+
+    @property
+    def slept(self) -> str:
+        """Return a sentence if the device slept meanwhile; otherwise empty."""
+        slept_ns = self.after.get("slept_ns", 0) - self.before.get("slept_ns", 0)
+        if slept_ns < _SLEPT_NS:
+            return ""
+        return f"The device slept for {slept_ns * 1e-9:.1f} s meanwhile."
 
     @property
     def celsius(self) -> tuple[float, float] | None:
@@ -235,7 +245,7 @@ class AgentModule(StandaloneModule):
         )
 
     def remarks(self) -> list[str]:
-        """Return sentences on the last measurement: temperatures, throttling."""
+        """Return sentences on the last measurement: temperatures, throttling, sleep."""
         found = []
         if self.conditions is not None:
             if (celsius := self.conditions.celsius) is not None:
@@ -243,8 +253,7 @@ class AgentModule(StandaloneModule):
                     "The hottest sensor showed {:.1f} °C at the beginning and {:.1f} °C at the "
                     "end.".format(*celsius)
                 )
-            if self.conditions.throttled:
-                found.append(self.conditions.throttled)
+            found += filter(None, (self.conditions.throttled, self.conditions.slept))
         return found
 
     def _remote_running(self) -> _RemoteRunning:

@@ -316,6 +316,10 @@ def _measure_there(
         logger.warning(
             "%s Let it cool down, and measure again for its full speed.", conditions.throttled
         )
+    if conditions is not None and conditions.slept:
+        logger.warning(
+            "%s Keep it awake (on phones: developer options), and measure again.", conditions.slept
+        )
 
 
 def _print_kernels(times: Sequence[KernelTime]) -> None:

@@ -81,7 +81,7 @@ class TimesItself(Protocol):
         """Return the setting in which the module runs."""
 
     def remarks(self) -> list[str]:
-        """Return sentences on the last measurement: temperatures, throttling."""
+        """Return sentences on the last measurement: temperatures, throttling, sleep."""
 
 
 @dataclass(frozen=True)
