@@ -346,7 +346,11 @@ def test_tuning_needs_no_linker_and_continues(local, tmp_path, monkeypatch):
     assert found.measured_on[0].rpc_key == local.name
     with Journal.open(tmp_path / "phone.journal") as journal:
         trials = list(journal.trials())
-    assert {trial.device.rpc_key for trial in trials} == {local.name}
+    (device,) = {trial.device for trial in trials}
+    (there,) = (info for info in local.opencl_devices()[:1])
+    assert (device.rpc_key, device.name, device.driver) == (local.name, there.name, there.driver)
+    assert device.facts["version"] == there.version
+    assert device.facts["release"] == local.facts["release"]
     heat = {"celsius_before": 41.5, "celsius_after": 41.5}
     assert any(dict(trial.provenance) == heat for trial in trials)
 

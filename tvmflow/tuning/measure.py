@@ -20,7 +20,7 @@ import numpy as np
 import tvm
 import tvm_ffi
 
-from ..journal.records import Device
+from ..journal.records import Device, Value
 from ..module.session import DEVICES
 from ..runtime import plugin
 from ..runtime.devices import list_devices
@@ -62,6 +62,8 @@ class Measured:
     ratios: tuple[float, ...] = ()
     #: The device's driver, if known.
     driver: str = ""
+    #: Further facts about the device, for the journal.
+    facts: Mapping[str, Value] = field(default_factory=dict)
     #: Temperatures and other conditions, for people.
     conditions: Mapping[str, float] = field(default_factory=dict)
 

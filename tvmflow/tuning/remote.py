@@ -197,16 +197,18 @@ class KernelSession(Session):
         self, built: Built, case: Case, incumbent: Built | None, limit_s: float
     ) -> tuple[Measured, AgentError | None]:
         """Measure a candidate; return also the device's error, if there was one."""
+        facts = self._device.facts
         try:
             before = self.remote.sensors()
             self._kernels.ends = time.monotonic() + limit_s + self.config.cool_down_s
-            measured = self.measure(built, case, incumbent)
+            measured = replace(self.measure(built, case, incumbent), facts=facts)
             failure = self.failure
             if isinstance(failure, AgentError):
                 return replace(measured, message=failure.message[:_MOST_MESSAGE]), failure
             return replace(measured, conditions=_heat(before, self.remote.sensors())), None
         except AgentError as failure:
-            return Measured((), DEVICE, failure.message, self.name, driver=self.driver), failure
+            failed = Measured((), DEVICE, failure.message, self.name, driver=self.driver)
+            return replace(failed, facts=facts), failure
 
 
 def failure_kind(failure: AgentError) -> str:
@@ -378,7 +380,10 @@ class RemoteRunner(Runner):
 def identify(remote: RemoteDevice, index: int = 0) -> Device:
     """Return the device as journals name it; raise `AgentError` if it has no OpenCL."""
     info = remote.require_opencl(index)
-    return Device(remote.name, info.name, info.driver, {"place": remote.transport.name})
+    reported = {**remote.facts, **remote.facts["opencl"][index]}
+    names = ("version", "compiler_version", "system", "release", "build")
+    facts = {name: str(reported[name]) for name in names if reported.get(name)}
+    return Device(remote.name, info.name, info.driver, {"place": remote.transport.name, **facts})
 
 
 def _heat(before: JsonObject, after: JsonObject) -> dict[str, float]:

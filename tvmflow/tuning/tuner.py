@@ -498,7 +498,7 @@ class Tuner:
         error = Error.NONE if measured.error is None else _ERRORS[measured.error]
         if measured.error == BUILD and not built.source_hash and "schedule" in measured.message:
             error = Error.NO_SCHEDULE
-        device = Device(self.key, measured.device, measured.driver)
+        device = Device(self.key, measured.device, measured.driver, measured.facts)
         return Trial(
             *(task.workload, task.journal_target, device, trial.knobs, measured.costs, error),
             message=measured.message,
