@@ -9,6 +9,7 @@
 #include "../core/compile.h"
 #include "../core/errors.h"
 #include "../core/library_names.h"
+#include "../core/recording.h"
 #include "../core/text.h"
 #include "session.h"
 
@@ -21,6 +22,7 @@ enum {
   MAX_KERNEL_NAME = 1024,
   TRIED_BYTES = 8192,
   DIMENSIONS = 3,
+  RECORDED = 1,  // a flag of LAUNCH
 };
 
 // A device with a context and a queue, which live as long as the session.
@@ -45,18 +47,17 @@ typedef struct memory {
   size_t texel_bytes;
 } memory;
 
-typedef struct launch {
-  cl_kernel kernel;
-  const char* name;  // in the request, without an end
-  int name_length;
-  cl_uint dimensions;
-  size_t global[DIMENSIONS];
-  size_t local[DIMENSIONS];
-} launch;
+// A kernel's name in the request, without an end.
+typedef struct kernel_name {
+  const char* text;
+  int length;
+} kernel_name;
 
 typedef struct sequence {
-  launch* launches;
+  tf_step* steps;
+  kernel_name* names;  // for each step
   uint32_t count;
+  tf_recording* recording;  // NULL: launches are enqueued one by one
 } sequence;
 
 // Everything that LAUNCH takes from its request.
@@ -64,6 +65,7 @@ typedef struct launches {
   queue* on;
   sequence* sequences;
   uint32_t count;
+  uint32_t flags;
   uint32_t warmup;
   uint32_t repeats;
   uint32_t rounds;
@@ -434,16 +436,19 @@ void agent_free(agent_call* call) {
 static void release_launches(launches* all) {
   for (uint32_t s = 0; all->sequences && s < all->count; ++s) {
     const sequence* const one = &all->sequences[s];
-    for (uint32_t i = 0; one->launches && i < one->count; ++i)
-      if (one->launches[i].kernel) all->on->device.api.clReleaseKernel(one->launches[i].kernel);
-    free(one->launches);
+    tf_recording_end(one->recording);
+    for (uint32_t i = 0; one->steps && i < one->count; ++i)
+      if (one->steps[i].kernel) all->on->device.api.clReleaseKernel(one->steps[i].kernel);
+    free(one->steps);
+    free(one->names);
   }
   free(all->sequences);
   free(all->events);
 }
 
 // Sets an argument from the request.
-static void read_argument(agent_call* call, const launches* all, const launch* l, uint32_t number) {
+static void read_argument(agent_call* call, const launches* all, cl_kernel kernel, kernel_name name,
+                          uint32_t number) {
   agent_reader* const in = &call->in;
   const uint32_t kind = agent_get_u32(in);
   size_t bytes = sizeof(cl_mem);
@@ -468,45 +473,44 @@ static void read_argument(agent_call* call, const launches* all, const launch* l
     agent_check_fields(call);
     return;
   }
-  const cl_int code = all->on->device.api.clSetKernelArg(l->kernel, number, bytes, value);
+  const cl_int code = all->on->device.api.clSetKernelArg(kernel, number, bytes, value);
   if (code != CL_SUCCESS)
-    fail_driver(call, code, "Setting argument %u of kernel '%.*s'", number, l->name_length,
-                l->name);
+    fail_driver(call, code, "Setting argument %u of kernel '%.*s'", number, name.length, name.text);
 }
 
-static void check_sizes(agent_call* call, const tf_device* d, const launch* l, const char* name) {
+static void check_sizes(agent_call* call, const tf_device* d, const tf_step* s, const char* name) {
   size_t group = 1;
   bool is_open = true;
   // Zeros, in all dimensions, leave the size to the driver.
-  for (cl_uint i = 0; i < l->dimensions; ++i) is_open = is_open && l->local[i] == 0;
-  for (cl_uint i = 0; i < l->dimensions; ++i) {
-    const size_t local = l->local[i];
-    if (l->global[i] == 0 ||
-        (!is_open && (local == 0 || l->global[i] % local != 0 || local > d->largest_local[i] ||
+  for (cl_uint i = 0; i < s->dimensions; ++i) is_open = is_open && s->local[i] == 0;
+  for (cl_uint i = 0; i < s->dimensions; ++i) {
+    const size_t local = s->local[i];
+    if (s->global[i] == 0 ||
+        (!is_open && (local == 0 || s->global[i] % local != 0 || local > d->largest_local[i] ||
                       local > d->largest_group / group))) {
       agent_fail(call, AGENT_ARGUMENT, 0, "",
                  "Kernel '%s' has %zu work-items in groups of %zu along axis %u, which is not "
                  "possible: the device has groups of at most %zu.",
-                 name, l->global[i], local, i, d->largest_group);
+                 name, s->global[i], local, i, d->largest_group);
       return;
     }
     group *= is_open ? 1 : local;
   }
 }
 
-static void read_launch(agent_call* call, launches* all, launch* l) {
+static void read_launch(agent_call* call, launches* all, tf_step* s, kernel_name* in_request) {
   agent_reader* const in = &call->in;
   char name[MAX_KERNEL_NAME];
   const program* const p = agent_find_object(call, AGENT_PROGRAM, agent_get_u32(in));
   if (!p) return;
-  l->name = (const char*)in->at + sizeof(uint32_t);
+  in_request->text = (const char*)in->at + sizeof(uint32_t);
   agent_get_text(in, name, sizeof(name));
-  l->name_length = (int)strlen(name);
-  l->dimensions = agent_get_count(in, DIMENSIONS);
-  for (int i = 0; i < DIMENSIONS; ++i) l->global[i] = agent_get_u32(in);
-  for (int i = 0; i < DIMENSIONS; ++i) l->local[i] = agent_get_u32(in);
+  in_request->length = (int)strlen(name);
+  s->dimensions = agent_get_count(in, DIMENSIONS);
+  for (int i = 0; i < DIMENSIONS; ++i) s->global[i] = agent_get_u32(in);
+  for (int i = 0; i < DIMENSIONS; ++i) s->local[i] = agent_get_u32(in);
   const uint32_t arguments = agent_get_count(in, AGENT_MAX_ITEMS);
-  if (in->bad || l->dimensions == 0) {
+  if (in->bad || s->dimensions == 0) {
     in->bad = true;
     agent_check_fields(call);
     return;
@@ -516,15 +520,16 @@ static void read_launch(agent_call* call, launches* all, launch* l) {
     agent_fail(call, AGENT_ARGUMENT, 0, "", "A launch has programs of two devices.");
     return;
   }
-  check_sizes(call, &p->on->device, l, name);
+  check_sizes(call, &p->on->device, s, name);
   if (call->failed) return;
   cl_int code;
-  l->kernel = p->on->device.api.clCreateKernel(p->handle, name, &code);
+  s->kernel = p->on->device.api.clCreateKernel(p->handle, name, &code);
   if (code != CL_SUCCESS) {
-    l->kernel = NULL;
+    s->kernel = NULL;
     fail_driver(call, code, "Creating kernel '%s'", name);
   }
-  for (uint32_t i = 0; i < arguments && !call->failed; ++i) read_argument(call, all, l, i);
+  for (uint32_t i = 0; i < arguments && !call->failed; ++i)
+    read_argument(call, all, s->kernel, *in_request, i);
 }
 
 static bool read_launches(agent_call* call, launches* all) {
@@ -536,15 +541,17 @@ static bool read_launches(agent_call* call, launches* all) {
   for (uint32_t s = 0; s < all->count && !call->failed && !in->bad; ++s) {
     sequence* const one = &all->sequences[s];
     one->count = agent_get_count(in, AGENT_MAX_ITEMS);
-    one->launches = calloc(one->count + 1, sizeof(launch));
-    if (!one->launches) {
+    one->steps = calloc(one->count + 1, sizeof(tf_step));
+    one->names = calloc(one->count + 1, sizeof(kernel_name));
+    if (!one->steps || !one->names) {
       agent_fail(call, AGENT_MEMORY, 0, "", "There is no memory for launches.");
       break;
     }
     if (one->count > most) most = one->count;
     for (uint32_t i = 0; i < one->count && !call->failed && !in->bad; ++i)
-      read_launch(call, all, &one->launches[i]);
+      read_launch(call, all, &one->steps[i], &one->names[i]);
   }
+  all->flags = agent_get_u32(in);
   all->warmup = agent_get_u32(in);
   all->repeats = agent_get_u32(in);
   all->rounds = agent_get_u32(in);
@@ -565,23 +572,56 @@ static bool read_launches(agent_call* call, launches* all) {
   return !call->failed;
 }
 
+// Records each sequence.  The launches' kernels are their own, so that their arguments do not
+// change any more.  Returns false if the call has failed.
+static bool record(agent_call* call, launches* all) {
+  for (uint32_t s = 0; s < all->count && !call->failed && !agent_is_cancelled(call); ++s) {
+    sequence* const one = &all->sequences[s];
+    cl_int code;
+    one->recording = tf_recording_begin(&all->on->device, all->on->context, all->on->commands,
+                                        one->steps, one->count, &code);
+    if (one->recording) continue;
+    if (code != CL_SUCCESS)
+      fail_driver(call, code, "Recording launches");
+    else
+      agent_fail(call, AGENT_ARGUMENT, 0, "Launch kernels without recording them.",
+                 "Recording launches needs cl_khr_command_buffer or cl_qcom_recordable_queues, and "
+                 "device '%s' has neither.",
+                 all->on->device.name);
+  }
+  return !call->failed;
+}
+
+// Enqueues a sequence, launch by launch; `events` may be NULL.
+static void enqueue(agent_call* call, const launches* all, const sequence* one, cl_event* events) {
+  for (uint32_t i = 0; i < one->count && !call->failed; ++i) {
+    const tf_step* const s = &one->steps[i];
+    const cl_int code = all->on->device.api.clEnqueueNDRangeKernel(
+        all->on->commands, s->kernel, s->dimensions, NULL, s->global, s->local[0] ? s->local : NULL,
+        0, NULL, events ? &events[i] : NULL);
+    if (code != CL_SUCCESS)
+      fail_driver(call, code, "Launching kernel '%.*s'", one->names[i].length, one->names[i].text);
+  }
+}
+
 // Enqueues a sequence `times` times and waits; `events` may be NULL.  Returns false if the call has
 // failed.
 static bool run_sequence(agent_call* call, const launches* all, const sequence* one, uint32_t times,
                          cl_event* events) {
   const tf_opencl* const api = &all->on->device.api;
-  for (uint32_t t = 0; t < times && !agent_is_cancelled(call); ++t) {
-    for (uint32_t i = 0; i < one->count && !call->failed; ++i) {
-      const launch* const l = &one->launches[i];
-      const cl_int code = api->clEnqueueNDRangeKernel(
-          all->on->commands, l->kernel, l->dimensions, NULL, l->global,
-          l->local[0] ? l->local : NULL, 0, NULL, events ? events++ : NULL);
-      if (code != CL_SUCCESS)
-        fail_driver(call, code, "Launching kernel '%.*s'", l->name_length, l->name);
+  cl_int code;
+  for (uint32_t t = 0; t < times && !call->failed && !agent_is_cancelled(call); ++t) {
+    if (!one->recording) {
+      enqueue(call, all, one, events ? events + (size_t)t * one->count : NULL);
+      continue;
     }
-    if (call->failed) break;
+    // A command buffer must not be enqueued while it runs.
+    bool begun;
+    code = t ? api->clFinish(all->on->commands) : CL_SUCCESS;
+    if (code == CL_SUCCESS) code = tf_recording_enqueue(one->recording, &begun);
+    if (code != CL_SUCCESS) fail_driver(call, code, "Replaying recorded launches");
   }
-  const cl_int code = api->clFinish(all->on->commands);
+  code = api->clFinish(all->on->commands);
   if (code != CL_SUCCESS) fail_driver(call, code, "Running kernels");
   return !call->failed;
 }
@@ -634,6 +674,7 @@ static void run_launches(agent_call* call, const launches* all) {
 
 void agent_launch(agent_call* call) {
   launches all = {0};
-  if (read_launches(call, &all)) run_launches(call, &all);
+  if (read_launches(call, &all) && (!(all.flags & RECORDED) || record(call, &all)))
+    run_launches(call, &all);
   release_launches(&all);
 }

@@ -6,13 +6,12 @@
 #include <stdatomic.h>
 
 #include "../core/device.h"
+#include "../core/recording.h"
 #include "cache.h"
 #include "cpu.h"
 #include "weights.h"
 
-typedef struct tf_step tf_step;                    // programs.h
 typedef struct tf_build tf_build;                  // programs.h
-typedef struct tf_recording tf_recording;          // run.h
 typedef struct tf_notice tf_notice;                // run.c
 typedef struct tf_picture_state tf_picture_state;  // picture.c
 

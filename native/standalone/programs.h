@@ -4,14 +4,6 @@
 
 #include "model.h"
 
-// A kernel with its arguments set, and its work sizes.
-struct tf_step {
-  cl_kernel kernel;
-  cl_uint dimensions;
-  size_t global[3];
-  size_t local[3];
-};
-
 // One program, taken from the cache or built by the driver.
 struct tf_build {
   tvmflow_model* model;

@@ -12,13 +12,4 @@ tvmflow_status tf_finish(tvmflow_model* model);
 // model.
 void tf_notice_end(tvmflow_model* model);
 
-// recording.c: records all steps.  NULL: the driver cannot or the options forbid it, and the steps
-// are enqueued one by one.
-tf_recording* tf_recording_begin(const tvmflow_model* model);
-// Enqueues the recording.  `begun`: a part of it was enqueued, also after a failure.
-cl_int tf_recording_enqueue(const tvmflow_model* model, const tf_recording* recording, bool* begun);
-void tf_recording_end(tf_recording* recording);
-// Returns the name of the extension that is used.
-const char* tf_recording_name(const tf_recording* recording);
-
 #endif

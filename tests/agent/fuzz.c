@@ -331,7 +331,7 @@ static void put_launches(agent_writer* w) {
       put_argument(w, 1, 0);
     }
   }
-  put_numbers(w, 3, (uint32_t[]){below(3), 1 + below(3), below(4)});
+  put_numbers(w, 4, (uint32_t[]){one_in(2), below(3), 1 + below(3), below(4)});
 }
 
 static void put_request(agent_writer* w, uint16_t kind) {
@@ -427,10 +427,11 @@ static void* serve(void* argument) {
 }
 
 // Checks that the driver was asked for nothing that the agent must refuse itself: memory that is
-// too large, and parts outside of it.
+// too large, parts outside of it, and recordings that still run.
 static void check_driver(uint16_t kind, uint32_t number) {
-  static const char* const checked[] = {"clCreateBuffer:", "clCreateImage:", "clEnqueueRead",
-                                        "clEnqueueWrite"};
+  static const char* const checked[] = {
+      "clCreateBuffer:",        "clCreateImage:",     "clEnqueueRead",        "clEnqueueWrite",
+      "clEnqueueCommandBuffer", "clEnqueueRecording", "releasing a recording"};
   static void* driver;
   const char* (*violations)(void);
   void (*reset)(void);
@@ -438,7 +439,7 @@ static void check_driver(uint16_t kind, uint32_t number) {
   if (!driver) return;
   *(void**)&violations = dlsym(driver, "fake_violations");
   *(void**)&reset = dlsym(driver, "fake_reset");
-  for (int i = 0; i < 4; ++i)
+  for (size_t i = 0; i < sizeof(checked) / sizeof(checked[0]); ++i)
     if (strstr(violations(), checked[i])) stop(violations(), kind, number);
   reset();
 }

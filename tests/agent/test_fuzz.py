@@ -25,6 +25,7 @@ def run(tmp_path_factory):
         "ASAN_OPTIONS": "allocator_may_return_null=1",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "FAKE_OPENCL_BUFFER_BYTES": 1 << 20,
+        "FAKE_OPENCL_RECORDABLE": 2,
         "FAKE_OPENCL_MEMORY_BYTES": 64 << 20,
         "TVMFLOW_OPENCL_LIBRARY": driver,
         "TVMFLOW_AGENT_SYS": folder / "none",
@@ -33,6 +34,8 @@ def run(tmp_path_factory):
 
     def fuzz(mode, count, seed):
         store = tmp_path_factory.mktemp(mode)
+        extension = ("cl_khr_command_buffer", "cl_qcom_recordable_queues")[seed % 2]
+        env["FAKE_OPENCL_EXTENSIONS"] = extension
         lines = output(program, mode, store, count, seed, library, **env).splitlines()
         found = {kind: (good, bad) for kind, good, bad, _ in (map(int, x.split()) for x in lines)}
         left = list((store / "work").iterdir())

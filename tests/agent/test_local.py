@@ -140,6 +140,26 @@ def test_kernels_run_in_buffers_and_images(local):
 
 
 @pytest.mark.opencl
+def test_recorded_launches_run_as_often_as_others(local):
+    """Each with its own argument."""
+    if "cl_khr_command_buffer" not in local.require_opencl().extensions:
+        pytest.skip("the driver has no cl_khr_command_buffer")
+    program, memory = local.build(SOURCE), local.allocate(4096)
+    local.fill(memory, bytes(4))
+    two, five = (
+        RemoteLaunch(program.handle, "add", (memory, np.float32(value).tobytes()), (1024,), local_)
+        for value, local_ in ((2, (64,)), (5, ()))
+    )
+    times = local.launch([[two], [two, five, two]], warmup=1, repeats=2, rounds=3, recorded=True)
+    assert [len(each) for each in times] == [2, 2, 2]
+    assert all(each.wall_s > 0 == each.kernels_s == each.span_s for row in times for each in row)
+    assert local.launch([[], [five] * 4096], recorded=True) == []
+    # 3 rounds × 2 runs after the first one, and the long sequence.
+    expected = 7 * (2 + 9) + 5 * 4096
+    np.testing.assert_array_equal(np.frombuffer(local.read(memory, 4096), "f4"), expected)
+
+
+@pytest.mark.opencl
 @pytest.mark.parametrize(
     ("attempt", "code", "reason"),
     [

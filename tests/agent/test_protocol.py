@@ -77,11 +77,11 @@ def build(agent):
     return agent.request(raw.BUILD, u32(0) + text("") + text("") + sha256(SOURCE)).u32
 
 
-def launch(program, x, y, rounds=0):
-    """Return the fields of ``LAUNCH`` for the kernel ``copy``."""
+def launch(program, x, y, rounds=0, recorded=0, times=1, repeats=1):
+    """Return the fields of ``LAUNCH`` for so many launches of the kernel ``copy``."""
     sizes = u32(1, 16, 1, 1, 0, 0, 0)
     one = u32(program) + text("copy") + sizes + u32(2, 0, x, 0, y)
-    return u32(1, 1) + one + u32(0, 1, rounds)
+    return u32(1, times) + one * times + u32(recorded, 0, repeats, rounds)
 
 
 def is_over(client):
@@ -394,6 +394,39 @@ def test_objects_have_handles(agent):
     assert agent.request(raw.FREE, u32(3, 3, 1, 2)).payload == b""
     assert agent.request(raw.FREE, u32(2, 2, 77)).error[0] == raw.MISSING
     assert allocate(agent).u32 == 4
+
+
+@pytest.mark.parametrize("extension", ["cl_khr_command_buffer", "cl_qcom_recordable_queues"])
+def test_recorded_launches_have_the_arguments_of_their_request(start, extension):
+    """A recording of Qualcomm's takes two launches here."""
+    agent = start(FAKE_OPENCL_EXTENSIONS=extension, FAKE_OPENCL_RECORDABLE=2)
+    program, x, y = build(agent), allocate(agent).u32, allocate(agent).u32
+    for count in (1, 5):
+        for content in (b"abcd", b"efgh"):
+            assert agent.request(raw.FILL, u32(x) + text(content)).kind == raw.FILL | raw.ANSWER
+            fields = launch(program, x, y, 3, recorded=1, times=count, repeats=2)
+            number = agent.send(raw.LAUNCH, fields)
+            part = agent.receive()
+            assert part.kind == raw.LAUNCH | raw.PART
+            rounds = list(struct.iter_unpack("<3Q", part.payload))
+            assert len(rounds) == 3
+            assert all(kernels == span == 0 < wall for kernels, span, wall in rounds)
+            assert agent.answer(number).payload == b""
+            agent.send(raw.READ, u32(y, 0, 0, 0, 0, 0, 0) + u64(0, 64))
+            assert agent.receive().payload == u64(0) + content * 16
+            assert agent.receive().payload == b""
+    # The recordings are gone, and so are the objects that they use.
+    assert agent.request(raw.FREE, u32(3, program, x, y)).payload == b""
+
+
+def test_a_device_that_records_no_launches_says_so(agent):
+    program, x, y = build(agent), allocate(agent).u32, allocate(agent).u32
+    code, _, message = agent.request(raw.LAUNCH, launch(program, x, y, recorded=1)).error
+    assert code == raw.ARGUMENT
+    assert "'Fake GPU' has neither" in message
+    # Other bits are ignored, and the session goes on.
+    fields = launch(program, x, y, recorded=0xFFFFFFFE)
+    assert agent.request(raw.LAUNCH, fields).kind == raw.LAUNCH | raw.ANSWER
 
 
 def test_request_number_zero_is_like_others(agent):
@@ -736,6 +769,7 @@ def json_of(answer):
 def test_sensors_of_a_phone(phone):
     sensors = json_of(phone(PHONE).request(raw.SENSORS))
     assert sensors.pop("time_ns") > 0
+    assert sensors.pop("slept_ns") >= 0
     assert sensors == {
         "temperatures": {"cpu-0 (0)": 41.5, "cpu-0 (1)": 39, "????? é (6)": 1.0005},
         "throttled": ["thermal-cpufreq-0"],

@@ -482,9 +482,9 @@ MUTANTS = (
     ),
     Mutant(
         "recording-limit",
-        "native/standalone/recording.c",
-        "i < launches && i - first < limit",
-        "i < launches && i - first <= limit",
+        "native/core/recording.c",
+        "i < count && i - first < r->limit",
+        "i < count && i - first <= r->limit",
         "a recording takes a launch more than the driver allows, and the next one takes it again",
         ("tests/module/standalone/test_recording.py",),
     ),

@@ -38,6 +38,8 @@ from .transports import Transport
 
 #: Flag of `Kind.FACTS`.
 _WITHOUT_OPENCL = 1
+#: Flag of `Kind.LAUNCH`.
+_RECORDED = 1
 
 
 class RemoteDevice(AbstractContextManager["RemoteDevice"]):
@@ -274,17 +276,21 @@ class RemoteDevice(AbstractContextManager["RemoteDevice"]):
         repeats: int = 1,
         rounds: int = 0,
         limit_s: float = 60.0,
+        recorded: bool = False,
     ) -> list[list[RunTime]]:
         """Run sequences of launches in turn; return the times by round and sequence.
 
-        Each time is of ``repeats`` runs in a row; with 0 rounds each sequence runs once.
+        Each time is of ``repeats`` runs in a row; with 0 rounds each sequence runs once.  With
+        ``recorded``, each sequence is recorded once and replayed, a run after the end of the one
+        before, and only `RunTime.wall_s` is measured.  Raises `AgentError` if the device cannot
+        record launches.
         """
         request = Fields().u32(len(sequences))
         for sequence in sequences:
             request.u32(len(sequence))
             for launch in sequence:
                 launch.add_to(request)
-        request.u32(warmup, repeats, rounds)
+        request.u32(_RECORDED if recorded else 0, warmup, repeats, rounds)
         numbers: list[int] = []
         self.connection.request(
             Kind.LAUNCH,
