@@ -36,6 +36,7 @@ RATES = {
     "local_gbps": (0.05, 1e5),
     "fp32_gflops": (0.1, 1e5),
     "launch_us": (0.05, 1e4),
+    "launch_recorded_us": (0.05, 1e4),
 }  # fmt: skip
 
 
@@ -62,8 +63,7 @@ def test_a_measured_device_is_compiled_for(local, quick, network, image, tmp_pat
     assert {each["access"] for each in file.measurements["streams"]} == {"read", "write", "copy"}
     has_half = bool(file.facts["fp16"].value)
     assert ({"fp16_gflops", "mixed_gflops"} <= file.rates.keys()) == has_half
-    missing = {"launch_recorded_us", "image2d_from_buffer"}
-    assert file.measurements["not_measured"].keys() == missing
+    assert file.measurements["not_measured"].keys() == {"image2d_from_buffer"}
     speed = file.device().texture
     assert speed.cached == pytest.approx(
         file.rates["image_cached_gbps"].value / file.rates["buffer_cached_gbps"].value, rel=1e-2
@@ -87,11 +87,11 @@ def changed(local, quick, monkeypatch):
     monkeypatch.setattr(measure, "LIVE", ())
     build = local.build
 
-    def run(before: str, after: str) -> DeviceFile:
+    def run(before: str, after: str, **options) -> DeviceFile:
         assert before in source()
         altered = lambda text, *rest: build(text.replace(before, after), *rest)  # noqa: E731
         monkeypatch.setattr(local, "build", altered)
-        return probe(local)
+        return probe(local, **options)
 
     return run
 
@@ -106,7 +106,43 @@ def test_arithmetic_in_half_precision(local, quick, monkeypatch):
         file = probe(device)
     half, mixed = (file.rates[f"{name}_gflops"].value for name in ("fp16", "mixed"))
     assert all(0.1 < rate < RATES["fp32_gflops"][1] for rate in (half, mixed))
-    assert file.measurements["not_measured"].keys() == {"launch_recorded_us", "image2d_from_buffer"}
+    assert file.measurements["not_measured"].keys() == {"image2d_from_buffer"}
+
+
+def test_waves_are_subgroups(local, quick, monkeypatch):
+    """Intel's runtime has subgroups, but does not list the extension."""
+    local.close()
+    with RemoteDevice(Local(for_programs())) as device:
+        if "cl_intel_subgroups" not in device.require_opencl().extensions:
+            pytest.skip("Intel's runtime (the extra cpu-opencl) is missing")
+        device.facts["opencl"][0]["extensions"].append("cl_khr_subgroups")
+        wave = probe(device, limit_s=0, preset="adreno").facts["wave"]
+        assert wave.origin == "measured"
+        assert wave.value in (4, 8, 16, 32, 64)
+        assert "wave" not in probe(device, limit_s=0, preset="cpu").facts
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ("1", 1),
+        ("256", 256),
+        ("257", "have 257 work-items, expected one number from 1 to 256"),
+        ("0", "have 0 work-items"),
+        ("2.5f", "have 2.5 work-items"),
+        ("1 + get_global_id(0)", "have 1, 2, 3, 4 work-items"),
+        ("unknown()", "CL_BUILD_PROGRAM_FAILURE"),
+    ],
+)
+def test_waves_are_plausible_sizes(changed, local, size, expected):
+    local.facts["opencl"][0]["extensions"].append("cl_khr_subgroups")
+    file = changed("get_max_sub_group_size()", size, limit_s=0, preset="adreno")
+    if isinstance(expected, int):
+        assert file.device().wave == expected
+    else:
+        assert expected in file.measurements["not_measured"]["wave"]
+        assert file.device().wave == PRESETS["adreno"].wave
+        assert file.all_facts()["wave"].origin == "assumed"
 
 
 def test_wrong_sums_leave_facts_out(changed):
@@ -145,7 +181,7 @@ def test_a_crash_costs_its_measurement_only(changed, local, monkeypatch):
 
 def test_no_measurement_begins_after_the_time(local, quick):
     file = probe(local, limit_s=0, preset="adreno")
-    assert file.rates.keys() == {"launch_us"}
+    assert file.rates.keys() == {"launch_us", "launch_recorded_us"}
     assert file.measurements["not_measured"]["the rest"] == "The time was over before fp32_gflops."
     assert file.device().launch_us == file.rates["launch_us"].value
     assert file.device().texture == PRESETS["adreno"].texture
@@ -160,6 +196,18 @@ def test_a_driver_that_runs_no_kernel_is_refused(local, quick, tmp_path):
         pytest.raises(DeviceError, match=r"no measurement succeeded. launch_us: .* wrong sum"),
     ):
         probe(device)
+
+
+def test_a_driver_that_records_no_launches_is_reported(local, tmp_path):
+    local.close()
+    build_fake(tmp_path)
+    driver = {"TVMFLOW_OPENCL_LIBRARY": str(tmp_path / "libOpenCL.so")}
+    with RemoteDevice(Local(driver)) as device:
+        found = measure._Probe(device, 0, None, 1.0, print)
+        found._launches(measure.Program(source(), ""))
+    assert not found.rates
+    assert "wrong sum" in found.not_measured["launch_us"]
+    assert "'Fake GPU' has neither" in found.not_measured["launch_recorded_us"]
 
 
 def test_a_device_that_is_gone_ends_the_measurements(local, quick):

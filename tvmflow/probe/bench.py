@@ -25,8 +25,10 @@ _ROUNDS_S = 2.0
 #: Time limit of requests; a kernel that takes so long hangs.
 _LIMIT_S = 15.0
 _MOST_REPEATS = 1000
-#: Most launches in a queue, and the time that they may take.
-_MOST_LAUNCHES, _QUEUE_S = 5000, 0.1
+#: Least and most launches in a queue, and the time that they may take.
+_LEAST_LAUNCHES, _MOST_LAUNCHES, _QUEUE_S = 50, 5000, 0.1
+#: Most launches in a recording, as in large networks: PoCL's cost more each in longer ones.
+_MOST_RECORDED = 1000
 #: Least share of a launch's time by the agent's clock that its kernel takes.
 _LEAST_SHARE = 0.01
 #: Largest growth of the work from one attempt to the next.
@@ -147,7 +149,7 @@ class Bench:
         repeats = max(1, min(_MOST_REPEATS, math.ceil(ROUND_S / max(shortest, 1e-9))))
         total = repeats * sum(each.seconds for each in ready)
         rounds = max(3, min(ROUNDS, int(_ROUNDS_S / max(total, 1e-9))))
-        times = self._times([each.launch for each in ready], repeats, rounds)
+        times = self._times([[each.launch] for each in ready], repeats, rounds)
         found = []
         for each, own in zip(ready, zip(*times, strict=True), strict=True):
             seconds, is_by_events = _median(own)
@@ -155,36 +157,76 @@ class Bench:
             found.append(each.work * repeats / seconds)
         return found
 
-    def launch_seconds(self, program: Program) -> float:
-        """Return the time of a launch of `nothing` in a queue of many, on the agent's clock."""
+    def launch_seconds(self, program: Program, *, recorded: bool = False) -> float:
+        """Return the time of a launch of `nothing` among many, on the agent's clock.
+
+        They are enqueued one by one, or with ``recorded`` replayed from one recording.
+        """
         with self.memory():
             sums = self.buffer(4)
             launch = RemoteLaunch(self.build(program), "nothing", (sums,), (1,), (1,))
-            self._check(Case("launches", lambda _: launch, float, lambda _: 1.0, sums, 1, 1), 1)
-            ((once,),) = self._times([launch], 50, 1)
-            repeats = max(50, min(_MOST_LAUNCHES, int(_QUEUE_S / max(once.wall_s / 50, 1e-9))))
-            times = self._times([launch], repeats, ROUNDS)
-            return median(each.wall_s for (each,) in times) / repeats
+            case = Case("launches", lambda _: launch, float, lambda _: 1.0, sums, 1, 1)
+            self._check(case, 1, recorded=recorded)
+            once_s = self._launch_seconds(launch, _LEAST_LAUNCHES, 1, recorded)
+            most = _MOST_RECORDED if recorded else _MOST_LAUNCHES
+            count = min(most, int(_QUEUE_S / max(once_s, 1e-9)))
+            return self._launch_seconds(launch, max(_LEAST_LAUNCHES, count), ROUNDS, recorded)
+
+    def _launch_seconds(
+        self, launch: RemoteLaunch, count: int, rounds: int, recorded: bool
+    ) -> float:
+        """Return the median time of a launch among so many, which are one run or recording."""
+        sequence, repeats = ([launch] * count, 1) if recorded else ([launch], count)
+        times = self._times([sequence], repeats, rounds, recorded=recorded)
+        return median(each.wall_s for (each,) in times) / count
+
+    def wave(self, program: Program, group: int) -> int:
+        """Return the size of the largest subgroup in a work-group of this size.
+
+        Raises `DeviceError` if the work-items do not agree on one that is possible.
+        """
+        with self.memory():
+            sums = self.buffer(4 * group)
+            launch = RemoteLaunch(self.build(program), "wave", (sums,), (group,), (group,))
+            self.remote.launch([[launch]], limit_s=_LIMIT_S)
+            sizes = set(np.frombuffer(self.remote.read(sums, 4 * group), "<f4").tolist())
+        if sizes <= set(range(1, group + 1)) and len(sizes) == 1:
+            return int(sizes.pop())
+        raise DeviceError(
+            f"Measuring subgroups failed: in a work-group of {group} work-items they have "
+            f"{', '.join(f'{size:g}' for size in sorted(sizes)[:4])} work-items, expected one "
+            f"number from 1 to {group}.",
+            remedy="Update the device's driver.",
+        )
 
     def _times(
-        self, launches: Sequence[RemoteLaunch], repeats: int, rounds: int
+        self,
+        sequences: Sequence[Sequence[RemoteLaunch]],
+        repeats: int,
+        rounds: int,
+        *,
+        recorded: bool = False,
     ) -> list[list[RunTime]]:
-        """Return the times of launches in turn, by round and launch."""
-        sequences = [[launch] for launch in launches]
+        """Return the times of sequences of launches in turn, by round and sequence."""
         return self.remote.launch(
-            sequences, warmup=1, repeats=repeats, rounds=rounds, limit_s=_LIMIT_S
+            sequences,
+            warmup=1,
+            repeats=repeats,
+            rounds=rounds,
+            limit_s=_LIMIT_S,
+            recorded=recorded,
         )
 
     def _seconds(self, launch: RemoteLaunch) -> float:
         """Return the time of a launch."""
-        ((once,),) = self._times([launch], 1, 1)
+        ((once,),) = self._times([[launch]], 1, 1)
         return _median([once])[0]
 
-    def _check(self, case: Case, amount: int) -> None:
+    def _check(self, case: Case, amount: int, *, recorded: bool = False) -> None:
         launch = (case.check or case.launch)(amount)
         items = math.prod(launch.global_size)
         self.remote.fill(case.sums, _NAN)
-        self.remote.launch([[launch]], limit_s=_LIMIT_S)
+        self.remote.launch([[launch]], limit_s=_LIMIT_S, recorded=recorded)
         found = np.frombuffer(self.remote.read(case.sums, 4 * items), "<f4")
         expected = case.expected(amount)
         wrong = ~np.isclose(found, expected, rtol=_RELATIVE, atol=0.0)

@@ -161,3 +161,8 @@ kernel void multiply_half_add(global const HALVES* source, global float* sums, i
 #endif
 
 kernel void nothing(global float* sums) { sums[ITEM] = 1; }
+
+#ifdef SUBGROUPS
+#pragma OPENCL EXTENSION cl_khr_subgroups : enable
+kernel void wave(global float* sums) { sums[ITEM] = get_max_sub_group_size(); }
+#endif

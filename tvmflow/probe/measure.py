@@ -36,6 +36,8 @@ _WIDE, _EXTENTS = (2048, 2048), ((256, 256), (64, 64))
 _CACHED, _WEIGHTS = (16, 16), ((4, 1024), (16, 1024), (4, 4096), (16, 4096))
 #: Slowdown by which live values clearly cost waves, and spread that is noise.
 _SLOWER, _NOISE = 1.3, 1.1
+#: Extension of `get_max_sub_group_size`, and work-items of the group in which it is asked.
+_SUBGROUPS, _SUBGROUP_GROUP = "cl_khr_subgroups", 256
 #: Errors after which a session goes on, and those after which there is a new one.
 _REFUSALS = (Code.ARGUMENT, Code.DEVICE, Code.MEMORY)
 _ENDS = (Code.LOST, Code.TIMEOUT, Code.MISSING)
@@ -116,13 +118,13 @@ class _Probe:
         self.ends, self.report = time.monotonic() + limit_s, report
         self.has_images = self.info.images and self.info.image_max_array_size > 0
         self.rates: dict[str, float] = {}
+        self.wave: int | None = None
         self.series: dict[str, list[dict[str, Any]]] = {
             "streams": [],
             "cached_reads": [],
             "live_values": [],
         }
         self.not_measured = {
-            "launch_recorded_us": "The agent records no command buffers.",
             "image2d_from_buffer": "The driver reports it; the agent makes no images from buffers.",
         }
 
@@ -132,13 +134,14 @@ class _Probe:
         self.report("launches and arithmetic")
         program = Program(source(), options)
         self._launches(program)
+        self._subgroups(program)
         self._arithmetic(program)
         self.report("memory and caches")
         self._memory(program)
         self.report("registers")
         self._live_values()
         if not self.rates:
-            name, reason = list(self.not_measured.items())[2]
+            name, reason = list(self.not_measured.items())[1]
             raise DeviceError(
                 f"Measuring {self.info.name} failed: no measurement succeeded. {name}: {reason}",
                 remedy="Update the device's driver, or compile for its CPU with `target=llvm`.",
@@ -146,9 +149,22 @@ class _Probe:
         return self._result()
 
     def _launches(self, program: Program) -> None:
-        seconds = self._attempt("launch_us", lambda: self.bench.launch_seconds(program))
-        if seconds is not None:
-            self.rates["launch_us"] = seconds * 1e6
+        for name, recorded in (("launch_us", False), ("launch_recorded_us", True)):
+            measure = partial(self.bench.launch_seconds, program, recorded=recorded)
+            if (seconds := self._attempt(name, measure)) is not None:
+                self.rates[name] = seconds * 1e6
+
+    def _subgroups(self, program: Program) -> None:
+        """Measure the wave of a GPU that has the extension for it, which needs OpenCL C 2.0.
+
+        See https://registry.khronos.org/OpenCL/sdk/3.0/docs/man/html/subGroupFunctions.html.
+        """
+        if self.is_cpu or _SUBGROUPS not in self.info.extensions:
+            return
+        standard = "CL3.0" if self.info.version.startswith("OpenCL 3") else "CL2.0"
+        own = program._replace(options=f"{program.options} -DSUBGROUPS -cl-std={standard}")
+        group = min(_SUBGROUP_GROUP, self.info.max_work_group_size)
+        self.wave = self._attempt("wave", lambda: self.bench.wave(own, group))
 
     def _arithmetic(self, program: Program) -> None:
         def multiply_adds(name: str, program: Program, kernel: str, dtype: str) -> None:
@@ -269,6 +285,8 @@ class _Probe:
         vectors = None if self.is_cpu else accumulators_of(self.series["live_values"])
         if vectors is not None:
             facts["accumulators"] = Fact(vectors, Origin.MEASURED)
+        if self.wave is not None:
+            facts["wave"] = Fact(self.wave, Origin.MEASURED)
         measurements = {
             "clock": "events" if self.bench.has_events else "wall",
             "reported": {name: getattr(self.info, name) for name in _REPORTED},
