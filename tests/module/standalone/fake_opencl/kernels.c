@@ -42,7 +42,7 @@ static fake_argument understand(const char* text, size_t length) {
 static bool find_kernel(const char* source, const char* name, fake_kernel* kernel) {
   const size_t length = strlen(name);
   const char* at = source;
-  while ((at = strstr(at, name)) != NULL) {
+  while (length && (at = strstr(at, name)) != NULL) {
     const char* before = at;
     at += length;
     if (*at != '(' || before == source || !isspace((unsigned char)before[-1])) continue;
