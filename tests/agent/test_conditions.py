@@ -1,4 +1,4 @@
-"""What sensors around a measurement say about its times."""
+"""Conditions of a measurement: heat, throttling, sleep."""
 
 from __future__ import annotations
 
