@@ -78,34 +78,53 @@ def sizes() -> dict[str, int]:
 
 
 def latency(rounds: int) -> dict[str, Any]:
-    """Measure a library in this process, and through agents, in turn."""
+    """Measure a library in a C application, in this process, and through agents, in turn."""
     with attached() as (_, folder), ExitStack() as stack:
-        library = folder / "libmobilenet.so"
-        options = {"target": "opencl", "format": "standalone"}
+        library, runs = folder / "libmobilenet.so", 150
+        options = {"target": "opencl", "format": "standalone", "file_name": library.name}
         with tvmflow.compile(models.make("mobilenet_v2"), **options) as module:
             module.save(library)
-        opened = {"in process": stack.enter_context(tvmflow.load(library))}
+        opened = {"python": stack.enter_context(tvmflow.load(library))}
         for place in "local", "adb":
             device = stack.enter_context(tvmflow.connect(place))
             opened[place] = stack.enter_context(device.load(library))
+        loop = compiled(folder, "library_loop", "bindings", library)
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
+
+        def in_application() -> float:
+            command = [loop, str(3 * 224 * 224), "1000", str(runs)]
+            return float(subprocess.check_output(command, env=environment, text=True))
+
         times = common.in_turn(
-            {name: lambda m=module: tvmflow.bench(m, runs=150) for name, module in opened.items()},
+            {
+                "application": in_application,
+                **{
+                    name: lambda module=module: tvmflow.bench(module, runs=runs).median_ms
+                    for name, module in opened.items()
+                },
+            },
             rounds=rounds,
             warmup=1,
-            timed=lambda measure: measure().median_ms,
+            timed=lambda measure: measure(),
         )
     found = {name: round(statistics.median(each), 4) for name, each in times.items()}
     ratios = {
-        name: statistics.median(
-            a / b for a, b in zip(times[name], times["in process"], strict=True)
-        )
-        for name in ("local", "adb")
+        name: [a / b for a, b in zip(each, times["application"], strict=True)]
+        for name, each in times.items()
     }
     return {
         "median_ms": found,
-        "of_in_process": {name: round(ratio, 4) for name, ratio in ratios.items()},
+        "of_application": {n: round(statistics.median(each), 4) for n, each in ratios.items()},
         "rounds": rounds,
     }
+
+
+def compiled(folder: Path, name: str, headers: str, *libraries: object) -> Path:
+    """Compile a benchmark in C, with headers of a folder of ``native``."""
+    source, include = ROOT / "benchmarks" / f"{name}.c", f"-I{ROOT / 'native' / headers}"
+    command = ["gcc", "-O2", include, source, *map(str, libraries), "-o", folder / name]
+    subprocess.run(command, check=True)
+    return folder / name
 
 
 def trials_in(path: Path) -> int:
@@ -174,11 +193,7 @@ def start() -> dict[str, Any]:
 def probed(rounds: int) -> dict[str, Any]:
     """Measure bandwidths by the probe and by a loop in C of its own, in turn."""
     with tempfile.TemporaryDirectory() as folder, tvmflow.connect("local") as device:
-        loop = Path(folder) / "loop"
-        code = ROOT / "benchmarks" / "bandwidth_loop.c"
-        library = "-l:libOpenCL.so.1"
-        compile_it = ["gcc", "-O2", f"-I{ROOT / 'native' / 'core'}", code, "-o", loop, library]
-        subprocess.run(compile_it, check=True)
+        loop = compiled(Path(folder), "bandwidth_loop", "core", "-l:libOpenCL.so.1")
         bench = Bench(device, 0)
         info = device.require_opencl(0)
         is_cpu = info.device_type == "cpu"
@@ -238,8 +253,9 @@ def main() -> None:
     if size := results.get("size"):
         rows.append(("agent for android-arm64, KB", f"{size['android-arm64'] / 1e3:.0f}"))
     if found := results.get("latency"):
-        for name, ratio in found["of_in_process"].items():
-            rows.append((f"latency through {name}, of that in process", f"{ratio:.3f}"))
+        for name in ("local", "adb"):
+            ratio = found["of_application"][name]
+            rows.append((f"latency through {name}, of that in a C program", f"{ratio:.3f}"))
     if found := results.get("tuning"):
         rows.append(("trials a second through adb, of those here", f"{found['of_here']:.2f}"))
     if found := results.get("start"):
