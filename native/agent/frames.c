@@ -57,7 +57,7 @@ static ssize_t read_fully(int file, int wait_ms, uint8_t* to, size_t bytes) {
   return (ssize_t)done;
 }
 
-static bool write_fully(int file, int wait_ms, const uint8_t* from, size_t bytes) {
+bool agent_write_bytes(int file, int wait_ms, const uint8_t* from, size_t bytes) {
   while (bytes > 0) {
     const ssize_t put = write(file, from, bytes);
     if (put >= 0) {
@@ -95,21 +95,27 @@ int agent_read_frame(int file, int wait_ms, agent_frame* frame, const char** wro
   return 1;
 }
 
+void agent_put_header(uint8_t* header, uint16_t kind, uint32_t id, uint32_t limit_ms,
+                      const void* payload, uint32_t bytes) {
+  memset(header, 0, AGENT_HEADER_BYTES);
+  memcpy(header, magic, sizeof(magic));
+  store(header + 4, kind, 2);
+  store(header + 8, id, 4);
+  store(header + 12, limit_ms, 4);
+  store(header + 16, bytes, 4);
+  store(header + 20, agent_crc32(agent_crc32(0, header, 20), payload, bytes), 4);
+}
+
 bool agent_write_frame(int file, int wait_ms, uint16_t kind, uint32_t id, uint32_t limit_ms,
                        const void* payload, uint32_t bytes) {
   // A short frame is one write, as adb sends what it reads at once as a message of its own.
-  uint8_t frame[AGENT_HEADER_BYTES + SHORT_BYTES] = {0};
+  uint8_t frame[AGENT_HEADER_BYTES + SHORT_BYTES];
   const bool is_short = bytes <= SHORT_BYTES;
-  memcpy(frame, magic, sizeof(magic));
-  store(frame + 4, kind, 2);
-  store(frame + 8, id, 4);
-  store(frame + 12, limit_ms, 4);
-  store(frame + 16, bytes, 4);
-  store(frame + 20, agent_crc32(agent_crc32(0, frame, 20), payload, bytes), 4);
+  agent_put_header(frame, kind, id, limit_ms, payload, bytes);
   if (is_short && bytes > 0) memcpy(frame + AGENT_HEADER_BYTES, payload, bytes);
   const size_t first = AGENT_HEADER_BYTES + (is_short ? bytes : 0);
-  return write_fully(file, wait_ms, frame, first) &&
-         (is_short || write_fully(file, wait_ms, payload, bytes));
+  return agent_write_bytes(file, wait_ms, frame, first) &&
+         (is_short || agent_write_bytes(file, wait_ms, payload, bytes));
 }
 
 const uint8_t* agent_get_bytes(agent_reader* reader, size_t bytes) {

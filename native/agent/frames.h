@@ -19,6 +19,11 @@ typedef struct agent_frame {
 // (-1: for any time), which needs a file that does not block.  Returns 1; 0 if the other side has
 // closed the connection; -1 if it failed or the frame is damaged, and sets `wrong` to the reason.
 int agent_read_frame(int file, int wait_ms, agent_frame* frame, const char** wrong);
+// Writes bytes of frames, waiting likewise; false: the connection has ended.
+bool agent_write_bytes(int file, int wait_ms, const uint8_t* from, size_t bytes);
+// Stores the AGENT_HEADER_BYTES before a payload.
+void agent_put_header(uint8_t* header, uint16_t kind, uint32_t id, uint32_t limit_ms,
+                      const void* payload, uint32_t bytes);
 // Writes a frame, waiting likewise; false: the connection has ended.
 bool agent_write_frame(int file, int wait_ms, uint16_t kind, uint32_t id, uint32_t limit_ms,
                        const void* payload, uint32_t bytes);

@@ -30,6 +30,7 @@
 enum {
   GREETING_MS = 30000,  // until HELLO
   CANCEL_MS = 5000,     // from CANCEL to the end of a session that does not react
+  NEXT_MS = 1,          // from a part to the frame after it, if that is ready
   END_MS = 2000,        // from SIGKILL to the end of a process
   HANDLES_A_SESSION = 1 << 18,
   SILENCE_MIN_MS = 1000,
@@ -58,6 +59,8 @@ typedef struct supervisor {
   agent_frame frame;  // from the host
   agent_frame reply;  // from the session
   uint8_t answer[AGENT_MAX_TEXT * 2];
+  uint8_t held[AGENT_PART_BYTES + 4096];  // frames for the host
+  size_t held_bytes;
   request current;    // what the session works on
   pid_t session;      // 0: there is none
   int channel;        // to the session
@@ -73,10 +76,31 @@ static uint64_t now_ms(void) {
   return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
+static void send_held(supervisor* s) {
+  if (!s->over && !agent_write_bytes(s->out, s->wait_ms, s->held, s->held_bytes)) s->over = true;
+  s->held_bytes = 0;
+}
+
+// Adds a frame to what the next write has: adb's server holds the second of two messages back
+// until the first was received, up to 40 ms later.
+static void hold_frame(supervisor* s, uint16_t kind, uint32_t id, const void* payload,
+                       uint32_t bytes) {
+  if (s->held_bytes + AGENT_HEADER_BYTES + bytes > sizeof(s->held)) send_held(s);
+  if (AGENT_HEADER_BYTES + bytes > sizeof(s->held)) {
+    if (!s->over && !agent_write_frame(s->out, s->wait_ms, kind, id, 0, payload, bytes))
+      s->over = true;
+    return;
+  }
+  uint8_t* const to = s->held + s->held_bytes;
+  agent_put_header(to, kind, id, 0, payload, bytes);
+  if (bytes > 0) memcpy(to + AGENT_HEADER_BYTES, payload, bytes);
+  s->held_bytes += AGENT_HEADER_BYTES + bytes;
+}
+
 static void send_frame(supervisor* s, uint16_t kind, uint32_t id, const void* payload,
                        uint32_t bytes) {
-  if (!s->over && !agent_write_frame(s->out, s->wait_ms, kind, id, 0, payload, bytes))
-    s->over = true;
+  hold_frame(s, kind, id, payload, bytes);
+  send_held(s);
 }
 
 static agent_writer answer_of(supervisor* s) {
@@ -250,7 +274,10 @@ static void pass_back(supervisor* s) {
     lose_session(s, got != 0);
     return;
   }
-  send_frame(s, s->reply.kind, s->reply.id, s->reply.payload, s->reply.bytes);
+  hold_frame(s, s->reply.kind, s->reply.id, s->reply.payload, s->reply.bytes);
+  // The last part and the answer follow one another at once.
+  struct pollfd next = {.fd = s->channel, .events = POLLIN};
+  if (!(s->reply.kind & AGENT_PART) || poll(&next, 1, NEXT_MS) <= 0) send_held(s);
   // ERROR has this bit, too.
   if (s->reply.kind & AGENT_ANSWER) s->current.kind = 0;
   agent_reader in = {s->reply.payload, s->reply.payload + s->reply.bytes, false};
