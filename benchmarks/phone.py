@@ -127,36 +127,48 @@ def compiled(folder: Path, name: str, headers: str, *libraries: object) -> Path:
     return folder / name
 
 
-def trials_in(path: Path) -> int:
-    """Return the number of trials in a journal."""
-    with tvmflow.Journal.open(path) as journal:
-        return len(list(journal.trials()))
+#: Tunes on a place, or here, and prints the number of trials and the seconds.  It is a process of
+#: its own, which does not share Python's lock with the daemon that plays the phone.
+TUNE = """
+import json, sys, tempfile, time
+from contextlib import nullcontext
+from pathlib import Path
+import tvmflow
+from tvmflow import models
+from tvmflow.agent import adb, executable
+from tvmflow.devices.host import Host
+
+native = executable.agent_executable(Host.native())
+adb.agent_executable = lambda host: native
+place, trials, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+network = models.make("mobilenet_v1", width=0.25, size=64)
+with tempfile.TemporaryDirectory() as folder:
+    journal = Path(folder) / "phone.journal"
+    with tvmflow.connect(place) if place else nullcontext() as phone:
+        device = {"device": phone} if place else {}
+        began = time.perf_counter()
+        tvmflow.tune(
+            network, journal, trials=trials, seed=seed, target="opencl", compare=False, **device
+        )
+        seconds = time.perf_counter() - began
+    with tvmflow.Journal.open(journal) as opened:
+        print(json.dumps({"rate": len(list(opened.trials())) / seconds}))
+"""
 
 
 def tuning(trials: int, rounds: int) -> dict[str, Any]:
     """Tune a network on this machine, by TVM's runtime, and through adb, in turn."""
-    network = models.make("mobilenet_v1", width=0.25, size=64)
     rates: dict[str, list[float]] = {"here": [], "adb": []}
-    with attached() as (_, folder), tvmflow.connect("adb") as phone:
-        for number in range(rounds):
-            for name, device in {"here": {}, "adb": {"device": phone}}.items():
-                journal = folder / f"{name}{number}.journal"
-                started = time.perf_counter()
-                tvmflow.tune(
-                    network,
-                    journal,
-                    trials=trials,
-                    seed=number,
-                    target="opencl",
-                    compare=False,
-                    **device,
-                )
-                seconds = time.perf_counter() - started
-                rates[name].append(trials_in(journal) / seconds)
-    found = {name: round(statistics.median(each), 3) for name, each in rates.items()}
+    for number in range(rounds):
+        for name, found in rates.items():
+            # A new phone each time: like this machine's tuning, it has no built programs.
+            with attached():
+                place = "" if name == "here" else name
+                found.append(common.in_process(TUNE, place, str(trials), str(number))["rate"])
+    medians = {name: round(statistics.median(each), 3) for name, each in rates.items()}
     return {
-        "trials_per_s": found,
-        "of_here": round(found["adb"] / found["here"], 3),
+        "trials_per_s": medians,
+        "of_here": round(medians["adb"] / medians["here"], 3),
         "rounds": {name: [round(rate, 3) for rate in each] for name, each in rates.items()},
     }
 
@@ -264,7 +276,7 @@ def main() -> None:
     if found := results.get("probe"):
         for name in ("buffer", "image"):
             ratio = found[f"{name}_gbps"]["of_loop"]
-            rows.append((f"probed bandwidth of a {name}, of a loop in C", f"{ratio:.2f}"))
+            rows.append((f"probed bandwidth of {name}s, of a loop in C", f"{ratio:.2f}"))
     common.report(f"Phone, played by {device['name']}", ["figure", "measured"], rows)
 
 
