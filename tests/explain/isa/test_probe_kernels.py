@@ -30,7 +30,8 @@ def compiled() -> dict[str, KernelCode]:
 def alone(text):
     """Yield each kernel of a program without the others."""
     pieces = re.split(r"(?m)^(?=kernel void |#|//)", text)
-    for name in re.findall(r"(?m)^kernel void (\w+)\(", text):
+    # Mesa's compiler knows no subgroups.
+    for name in set(re.findall(r"(?m)^kernel void (\w+)\(", text)) - {"wave"}:
         kept = (p for p in pieces if not p.startswith("kernel ") or f" {name}(" in p)
         yield KernelSource(name, name, "".join(kept), (64,))
 
