@@ -56,7 +56,7 @@ Host board stranger
   StrictHostKeyChecking yes
 """
 
-pytestmark = pytest.mark.ssh
+pytestmark = [pytest.mark.ssh, pytest.mark.slow]
 
 
 class Board:

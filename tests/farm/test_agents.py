@@ -37,6 +37,9 @@ from tvmflow.tuning.candidate_kernels import CandidateKernels, CandidateLaunch
 from tvmflow.tuning.measure import CRASH, DEVICE, WRONG, Config
 from tvmflow.tuning.timing import StopRule
 
+# The first tests start the farm.
+pytestmark = pytest.mark.slow
+
 #: The server's program.
 SERVER = str(Path(__file__).parents[1] / "support" / "agent_server.py")
 

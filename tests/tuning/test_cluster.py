@@ -33,6 +33,9 @@ from tvmflow.tuning.tuner import Budget
 
 distributed = pytest.importorskip("distributed")
 
+# The first test starts the cluster.
+pytestmark = pytest.mark.slow
+
 #: Longer than anything here takes, on a slow machine where other tests run.
 PATIENCE_S = 300.0
 
