@@ -133,8 +133,8 @@ class NoisyRunner(PretendedRunner):
         return cost * self._speed * burst * self._random.lognormvariate(0, self._noise)
 
     def _found(self, built: Built, incumbent: Built | None) -> Measured:
-        def timer(knobs: Mapping[str, Any]) -> Callable[[], float]:
-            return lambda: self._run(cost_of(knobs))
+        def timer(knobs: Mapping[str, Any]) -> Callable[[int], list[float]]:
+            return lambda rounds: [self._run(cost_of(knobs)) for _ in range(rounds)]
 
         if incumbent is None:
             return Measured(time_alone(timer(built.knobs), StopRule()), None, "", "noisy")

@@ -35,7 +35,7 @@ class Clock:
             drifted = cost * self._drift ** len(self.order)
             return drifted * self._random.lognormvariate(0, self._noise)
 
-        return run
+        return lambda rounds: [run() for _ in range(rounds)]
 
     def compare(self, cost, rival):
         pairs = time_in_turn(self.kernel(cost), self.kernel(rival), StopRule())

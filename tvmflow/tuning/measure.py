@@ -120,8 +120,8 @@ class CandidateDevice(Protocol):
     def run(self, loaded: Any, memory: Sequence[Any]) -> None:
         """Run a candidate once on memory from `reserve`, and wait for its end."""
 
-    def time(self, loaded: Any, memory: Sequence[Any], times: int) -> float:
-        """Return the mean time of some runs in seconds, after one that is not timed."""
+    def time(self, loaded: Any, memory: Sequence[Any], times: int, rounds: int) -> Sequence[float]:
+        """Return the mean time of some runs in seconds for each round, after an untimed run."""
 
 
 @dataclass(frozen=True)
@@ -144,11 +144,12 @@ class TvmDevice(CandidateDevice):
         loaded[ENTRY](*(each.tensor for each in memory))
 
     def time(
-        self, loaded: tvm.runtime.Module, memory: Sequence[building.Memory], times: int
-    ) -> float:
-        """Return the mean time of some runs in seconds."""
-        timer = loaded.time_evaluator(ENTRY, self.device, number=times, repeat=1)
-        return float(timer(*(each.tensor for each in memory)).mean)
+        self, loaded: tvm.runtime.Module, memory: Sequence[building.Memory], times: int, rounds: int
+    ) -> Sequence[float]:
+        """Return the mean time of some runs in seconds for each round, after an untimed run."""
+        timer = loaded.time_evaluator(ENTRY, self.device, number=times, repeat=rounds)
+        found: Sequence[float] = timer(*(each.tensor for each in memory)).results
+        return found
 
 
 @dataclass
@@ -248,16 +249,19 @@ class Session:
         self._libraries.move_to_end(built.path)
         return self._libraries[built.path]
 
-    def _timed(self, library: Any) -> Callable[[], float]:
-        """Return a function that times a kernel on the case; short kernels run several times."""
+    def _timed(self, library: Any) -> Callable[[int], Sequence[float]]:
+        """Return a function that times so many rounds of a kernel on the case.
+
+        Short kernels run several times in each.
+        """
         started = time.perf_counter()
-        once = self.device.time(library, self._memory, 1)
+        (once,) = self.device.time(library, self._memory, 1, 1)
         wall = time.perf_counter() - started
         wanted = self.config.min_repeat_ms * 1e-3
         times = max(1, round(wanted / once)) if once > 0 else 1
         # Launching may take much longer than the kernel.
         times = min(times, max(_FEW, round(wanted / wall)))
-        return lambda: self.device.time(library, self._memory, times)
+        return lambda rounds: self.device.time(library, self._memory, times, rounds)
 
     def _look_at_reference(
         self, exclusive: Callable[[], AbstractContextManager[None]], alone: bool
@@ -276,7 +280,7 @@ class Session:
             memory.write(np.full(argument.shape, 0.5))
         run = self._timed(self._library(reference))
         with exclusive():
-            cost = statistics.median(run() for _ in range(9))
+            cost = statistics.median(run(9))
         self.first = self.first or cost
         self._drift = cost / self.first
 

@@ -146,12 +146,17 @@ class RemoteKernels(CandidateDevice):
         """Run the launches once."""
         self.remote.launch([loaded.bound_to(memory)], limit_s=self.left_s())
 
-    def time(self, loaded: LoadedKernels, memory: Sequence[RemoteMemory], times: int) -> float:
-        """Return the mean time of some runs in seconds, by the device's clock where it has one."""
-        ((found,),) = self.remote.launch(
-            [loaded.bound_to(memory)], warmup=1, repeats=times, rounds=1, limit_s=self.left_s()
+    def time(
+        self, loaded: LoadedKernels, memory: Sequence[RemoteMemory], times: int, rounds: int
+    ) -> Sequence[float]:
+        """Return the mean time of some runs in seconds for each round.
+
+        It is by the device's clock where it has one.
+        """
+        found = self.remote.launch(
+            [loaded.bound_to(memory)], warmup=1, repeats=times, rounds=rounds, limit_s=self.left_s()
         )
-        return (found.kernels_s or found.wall_s) / times
+        return [(one.kernels_s or one.wall_s) / times for (one,) in found]
 
     def left_s(self) -> float:
         """Return the time that is left of the trial; raise `AgentError` if there is none."""

@@ -39,12 +39,12 @@ class StopRule:
     limit_s: float = 1.0
 
 
-def time_alone(run: Callable[[], float], rule: StopRule) -> tuple[float, ...]:
-    """Return the costs of a kernel without a rival."""
+def time_alone(run: Callable[[int], Sequence[float]], rule: StopRule) -> tuple[float, ...]:
+    """Return the costs of a kernel without a rival; ``run`` returns so many of them."""
     deadline = time.monotonic() + rule.limit_s
     costs: list[float] = []
     for _ in range(rule.rounds):
-        costs += [run() for _ in range(rule.repeats)]
+        costs += run(rule.repeats)
         low, middle, high = statistics.quantiles(costs, n=4)
         if high - low <= 2 * rule.spread * middle or time.monotonic() > deadline:
             break
@@ -52,7 +52,9 @@ def time_alone(run: Callable[[], float], rule: StopRule) -> tuple[float, ...]:
 
 
 def time_in_turn(
-    run: Callable[[], float], rival: Callable[[], float], rule: StopRule
+    run: Callable[[int], Sequence[float]],
+    rival: Callable[[int], Sequence[float]],
+    rule: StopRule,
 ) -> tuple[list[float], list[float]]:
     """Return the costs of a candidate and of its rival, pair by pair."""
     deadline = time.monotonic() + rule.limit_s
@@ -61,7 +63,7 @@ def time_in_turn(
     while len(costs) < MOST_PAIRS:
         # The second kernel may profit from the first, so the order alternates.
         for which in (0, 1) if len(costs) % 2 else (1, 0):
-            (costs, rivals)[which].append((run, rival)[which]())
+            (costs, rivals)[which].extend((run, rival)[which](1))
         ratios = [ours / theirs for ours, theirs in zip(costs, rivals, strict=True)]
         count, best = len(ratios), min(ratios)
         if (count > 1 and best > rule.hopeless) or (count >= LOST and best >= 1):
