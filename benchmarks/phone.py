@@ -240,7 +240,7 @@ def probed(rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure what is asked for, print a table and write ``results/phone.json``."""
+    """Measure the figures of ``--only``, print a table and write ``results/phone.json``."""
     parser = common.arguments(__doc__, rounds=9, trials=12)
     names = "size", "latency", "tuning", "start", "probe"
     parser.add_argument("--only", nargs="+", choices=names, default=names)

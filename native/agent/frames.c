@@ -5,8 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SHORT_BYTES = 4096 };
-
 static const uint8_t magic[4] = {'T', 'V', 'M', 'A'};
 
 uint32_t agent_crc32(uint32_t crc, const void* data, size_t bytes) {
@@ -108,14 +106,10 @@ void agent_put_header(uint8_t* header, uint16_t kind, uint32_t id, uint32_t limi
 
 bool agent_write_frame(int file, int wait_ms, uint16_t kind, uint32_t id, uint32_t limit_ms,
                        const void* payload, uint32_t bytes) {
-  // A short frame is one write, as adb sends what it reads at once as a message of its own.
-  uint8_t frame[AGENT_HEADER_BYTES + SHORT_BYTES];
-  const bool is_short = bytes <= SHORT_BYTES;
-  agent_put_header(frame, kind, id, limit_ms, payload, bytes);
-  if (is_short && bytes > 0) memcpy(frame + AGENT_HEADER_BYTES, payload, bytes);
-  const size_t first = AGENT_HEADER_BYTES + (is_short ? bytes : 0);
-  return agent_write_bytes(file, wait_ms, frame, first) &&
-         (is_short || agent_write_bytes(file, wait_ms, payload, bytes));
+  uint8_t header[AGENT_HEADER_BYTES];
+  agent_put_header(header, kind, id, limit_ms, payload, bytes);
+  return agent_write_bytes(file, wait_ms, header, sizeof(header)) &&
+         agent_write_bytes(file, wait_ms, payload, bytes);
 }
 
 const uint8_t* agent_get_bytes(agent_reader* reader, size_t bytes) {

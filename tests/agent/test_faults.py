@@ -39,7 +39,7 @@ SOURCE = "__kernel void copy(__global const float* x, __global float* y) { y[0] 
 
 
 class There:
-    """An agent that listens, a relay to it, and a device behind both."""
+    """An agent that listens, a relay to it, and a device that is reached through the relay."""
 
     def __init__(self, listener: raw.Listener):
         self.listener, self.relay = listener, Relay(listener.address[1])

@@ -1,4 +1,4 @@
-"""Measuring a device behind an agent of this machine."""
+"""Measuring this machine's device through an agent."""
 
 from __future__ import annotations
 

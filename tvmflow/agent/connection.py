@@ -41,8 +41,8 @@ from .transports import Stream, Transport, signal_text
 SILENCE_S = 30.0
 #: Time limit of requests that do not say another.
 LIMIT_S = 60.0
-#: Speed of the slowest link: requests get more time for the data that they carry.
-SLOWEST_BYTES_PER_S = 20e3
+#: Speed of the slowest link.
+_SLOWEST_BYTES_PER_S = 20e3
 #: Time that an answer may be on its way after the request's limit.
 _LATE_S = 30.0
 #: Time until a cancelled request is answered; the agent ends its session after 5 s.
@@ -54,6 +54,11 @@ _CLOSED = "closed by this host"
 
 #: Content of a blob: bytes, or a file.
 Blob: TypeAlias = bytes | bytearray | memoryview | Path
+
+
+def carrying_limit_s(size_bytes: int) -> float:
+    """Return the time limit of a request that carries so many bytes over the slowest link."""
+    return LIMIT_S + size_bytes / _SLOWEST_BYTES_PER_S
 
 
 class Connection:
@@ -182,8 +187,7 @@ class Connection:
         fields = Fields().raw(digest).u64(size)
         try:
             with self._asking:
-                limit_s = LIMIT_S + size / SLOWEST_BYTES_PER_S
-                self._ask(Kind.PUT, fields, limit_s, parts=pieces())
+                self._ask(Kind.PUT, fields, carrying_limit_s(size), parts=pieces())
         except AgentError as error:
             if error.code == Code.STORE:
                 what = str(content) if isinstance(content, Path) else "data"

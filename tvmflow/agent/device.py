@@ -28,7 +28,7 @@ from ..module.standalone.programs import sidecar_path
 from ..module.standalone.read import is_standalone
 from ..runtime.devices import DeviceInfo
 from ..runtime.json_types import JsonObject
-from .connection import LIMIT_S, SLOWEST_BYTES_PER_S, Connection
+from .connection import Connection, carrying_limit_s
 from .frames import Code, Fields, Kind
 from .library import OPEN_S, SHARED_CACHE, RemoteLibrary, naming
 from .module import AgentModule
@@ -264,8 +264,9 @@ class RemoteDevice(AbstractContextManager["RemoteDevice"]):
         """Return a buffer's beginning, or a whole image."""
         found = bytearray(size_bytes)
         request = Fields().u32(memory, 0, 0, 0, *(image or (0, 0, 0))).u64(0).u64(size_bytes)
-        limit_s = LIMIT_S + size_bytes / SLOWEST_BYTES_PER_S
-        self.connection.request(Kind.READ, request, limit_s, lambda part: part.take_into(found))
+        self.connection.request(
+            Kind.READ, request, carrying_limit_s(size_bytes), lambda part: part.take_into(found)
+        )
         return bytes(found)
 
     def launch(

@@ -19,9 +19,9 @@ import time
 from contextlib import suppress
 
 from ..errors import AgentError, FarmError
-from ..runtime.secret import Address, BusyError, UnprovenError, receive
+from ..runtime.secret import Address, receive
 from ..runtime.tracker import Offer, Tracker, are_agents, check_key, protocol
-from .transports import CONNECT_S, SEND_S, SocketStream, Transport
+from .transports import CONNECT_S, SEND_S, SocketStream, Transport, away, connect_to
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +29,11 @@ logger = logging.getLogger(__name__)
 OPTION = "-agent"
 _HEAD = struct.Struct("<ii")
 _MOST_BYTES = 1 << 16
-#: How long to wait for a free device before the tracker is asked why there is none.
-_LOOK_S = 5.0
+#: How long to wait for a free device before the tracker is asked why there is none, and before it
+#: is asked again.
+_FIRST_LOOK_S, _LOOK_S = 1.0, 5.0
+#: Remedy where a server cannot be reached.
+_STATUS = "`tvmflow farm status` shows which servers there are."
 #: Tickets to try: a device may be withdrawn just after it was lent.
 _TICKETS = 5
 
@@ -63,15 +66,12 @@ class LentAgent(_Lent):
         reached, has no agent, or asks for another secret.
         """
         address, base = self._offer.address, protocol()
-        try:
-            connection = address.connect(CONNECT_S)
-        except (UnprovenError, BusyError) as error:
-            raise AgentError(
-                f"The server at {address} was not used: {error}.",
-                remedy="Start it with the secret file of its tracker (tvmflow farm serve).",
-            ) from error
-        except OSError as error:
-            raise self._away(error) from error
+        connection = connect_to(
+            address,
+            "server",
+            if_unproven="Start it with the secret file of its tracker (tvmflow farm serve).",
+            if_away=_STATUS,
+        )
         try:
             send_words(connection, base.RPC_MAGIC, f"client:{self._offer.ticket} {OPTION}")
             # The server may have to send the agent to the phone first.
@@ -80,7 +80,7 @@ class LentAgent(_Lent):
                 return SocketStream(connection)
         except OSError as error:
             connection.close()
-            raise self._away(error) from error
+            raise away(address, "server", error, _STATUS) from error
         connection.close()
         if code == base.RPC_CODE_SUCCESS:
             raise AgentError(
@@ -95,12 +95,6 @@ class LentAgent(_Lent):
             )
         message, _, remedy = words.partition("\n")
         raise AgentError(f"The server at {address} failed: {message}", remedy=remedy or None)
-
-    def _away(self, error: OSError) -> AgentError:
-        return AgentError(
-            f"The server at {self._offer.address} cannot be reached: {error.strerror or error}.",
-            remedy="`tvmflow farm status` shows which servers there are.",
-        )
 
 
 class FarmPlace(_Lent):
@@ -123,7 +117,7 @@ class FarmPlace(_Lent):
     def _wait(self) -> Offer:
         """Wait for a device that is free."""
         with Tracker(self._tracker) as tracker, Tracker(self._tracker) as watch:
-            told, wait_s = "", min(1.0, _LOOK_S)
+            told, wait_s = "", _FIRST_LOOK_S
             self._check(watch)
             tracker.request(self._key)
             while (offer := tracker.offer(wait_s)) is None:

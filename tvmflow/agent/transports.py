@@ -312,6 +312,26 @@ class Ssh(Transport):
         return done.stdout.decode(errors="replace").strip()
 
 
+def connect_to(address: Address, what: str, *, if_unproven: str, if_away: str) -> socket.socket:
+    """Connect to an agent or a server, and prove the secret if there is one.
+
+    Raises `AgentError`, with a remedy if the secret is another one, or if nothing is there.
+    """
+    try:
+        return address.connect(CONNECT_S)
+    except (UnprovenError, BusyError) as error:
+        message = f"The {what} at {address} was not used: {error}."
+        raise AgentError(message, remedy=if_unproven) from error
+    except OSError as error:
+        raise away(address, what, error, if_away) from error
+
+
+def away(address: Address, what: str, error: OSError, remedy: str) -> AgentError:
+    """Return the error that an agent or a server cannot be reached."""
+    message = f"The {what} at {address} cannot be reached: {error.strerror or error}."
+    return AgentError(message, remedy=remedy)
+
+
 class Tcp(Transport):
     """An agent that listens at an address."""
 
@@ -320,18 +340,13 @@ class Tcp(Transport):
 
     def start(self) -> Stream:
         """Connect, and prove the secret if there is one."""
-        try:
-            return SocketStream(self._address.connect(CONNECT_S))
-        except (UnprovenError, BusyError) as error:
-            raise AgentError(
-                f"The agent at {self._address} was not used: {error}.",
-                remedy="Give the file that it was started with (`secret_file`), if any.",
-            ) from error
-        except OSError as error:
-            raise AgentError(
-                f"The agent at {self._address} cannot be reached: {error.strerror or error}.",
-                remedy="Start it there, as docs/phones.md shows.",
-            ) from error
+        connection = connect_to(
+            self._address,
+            "agent",
+            if_unproven="Give the file that it was started with (`secret_file`), if any.",
+            if_away="Start it there, as docs/phones.md shows.",
+        )
+        return SocketStream(connection)
 
     def clean(self) -> str:
         """Raise `AgentError`: such an agent belongs to whoever started it."""

@@ -186,11 +186,13 @@ def bench_module(
                 "--batches, --threads, --devices, --link, --latency-us, --host, --tracker and "
                 "--key do not go with --on."
             )
-        options = (target or None, device or None, dtype, shape or [], device_index, backend)
+        requested = Requested(
+            target or None, device or None, dtype, shape or [], device_index, backend, check_weights
+        )
         _measure_there(
             files,
             Place(on, secret_file),
-            Requested(*options, check_weights),
+            requested,
             Length(runs, seconds, _WARMUP if warmup is None else warmup),
             (inputs, random_seed, picture),
             kernels=kernels,

@@ -102,7 +102,7 @@ def serve(
     on: Annotated[
         str | None,
         "PLACE",
-        "Serve a device behind an agent, which needs no TVM: adb:all (every attached phone), adb, "
+        "Serve a phone or board, which needs no TVM: adb:all (every attached phone), adb, "
         "adb:SERIAL, ssh:USER@HOST, local, or tcp:HOST:PORT (docs/phones.md).",
     ] = None,
     max_temp: Annotated[

@@ -126,7 +126,7 @@ SHARED: dict[str, Any] = {
     "on": Annotated[
         str | None,
         "PLACE",
-        "A device behind an agent: adb (the attached phone), adb:SERIAL, ssh:USER@HOST, local, "
+        "A phone or board: adb (the attached phone), adb:SERIAL, ssh:USER@HOST, local, "
         "tcp:HOST:PORT, or farm:HOST:PORT/KEY, lent by a tracker (docs/phones.md).",
     ],
     "device_index": Annotated[

@@ -49,6 +49,10 @@ _RATIOS = {
     "texture.stream": ("image_gbps", "buffer_read_gbps"),
     "texture.cached": ("image_cached_gbps", "buffer_cached_gbps"),
 }
+#: Facts that are only reported, with the reason.
+_NEVER_MEASURED = {
+    "image2d_from_buffer": "The driver reports it; the agent makes no images from buffers.",
+}
 #: Facts of the driver that no schedule asks for.
 _REPORTED = (
     *("compute_units", "local_memory_bytes", "global_cache_bytes", "global_memory_bytes"),
@@ -124,9 +128,7 @@ class _Probe:
             "cached_reads": [],
             "live_values": [],
         }
-        self.not_measured = {
-            "image2d_from_buffer": "The driver reports it; the agent makes no images from buffers.",
-        }
+        self.not_measured: dict[str, str] = {}
 
     def run(self) -> DeviceFile:
         """Measure what the cost models need most first, then the series for readers."""
@@ -141,7 +143,7 @@ class _Probe:
         self.report("registers")
         self._live_values()
         if not self.rates:
-            name, reason = list(self.not_measured.items())[1]
+            name, reason = next(iter(self.not_measured.items()))
             raise DeviceError(
                 f"Measuring {self.info.name} failed: no measurement succeeded. {name}: {reason}",
                 remedy="Update the device's driver, or compile for its CPU with `target=llvm`.",
@@ -290,7 +292,7 @@ class _Probe:
         measurements = {
             "clock": "events" if self.bench.has_events else "wall",
             "reported": {name: getattr(self.info, name) for name in _REPORTED},
-            "not_measured": self.not_measured,
+            "not_measured": {**_NEVER_MEASURED, **self.not_measured},
             **self.series,
         }
         rates = {n: Fact(_rounded(rate), Origin.MEASURED) for n, rate in self.rates.items()}
