@@ -1,8 +1,8 @@
 """Vision networks as their libraries define them: right, refused, and how long compiling takes.
 
-Each architecture of torchvision, timm and Ultralytics is built with random weights (nothing is
-downloaded), exported by PyTorch, also quantized by ONNX Runtime, and every file is compiled and
-verified against ONNX Runtime; `zoo_speed.py` takes the times of calls:
+Each architecture of torchvision, timm, Transformers and Ultralytics is built with random weights
+(nothing is downloaded), exported by PyTorch, also quantized by ONNX Runtime, and every file is
+compiled and verified against ONNX Runtime; `zoo_speed.py` takes the times of calls:
 
     python -m pip install '.[zoo]'
     python benchmarks/zoo.py [--only resnet] [--exporters dynamo script] [--forms llvm opencl]
@@ -67,8 +67,10 @@ TIMM = {
     "ese_vovnet19b_dw": 96, "cspresnet50": 64, "cspdarknet53": 64, "res2net50_26w_4s": 64,
     "skresnet18": 64, "resnest14d": 64, "nfnet_l0": 64, "eca_nfnet_l0": 64, "hgnetv2_b0": 96,
     "starnet_s1": 96, "inception_next_atto": 96, "tiny_vit_5m_224": 224,
-    "swinv2_cr_tiny_ns_224": 224,
+    "swinv2_cr_tiny_ns_224": 224, "efficientnet_lite0": 224, "efficientformerv2_s0": 224,
+    "mobilenetv4_conv_small@224": 224, "cspdarknet53@256": 256,
 }  # fmt: skip
+TRANSFORMERS = {"segformer_b0": 512}
 ULTRALYTICS = {
     "yolov5n": 96, "yolov8n": 96, "yolov8n-seg": 96, "yolov8n-pose": 96, "yolov8n-cls": 96,
     "yolov9t": 96, "yolov10n": 96, "yolo11n": 96, "yolov8n+nms": 96, "rtdetr-resnet50": 96,
@@ -134,7 +136,15 @@ def _torchvision(name: str, size: int) -> tuple[Any, tuple[int, ...]]:
 def _timm(name: str, size: int) -> tuple[Any, tuple[int, ...]]:
     import timm
 
-    return timm.create_model(name, pretrained=False), (1, 3, size, size)
+    # A second size of a network follows its name.
+    return timm.create_model(name.partition("@")[0], pretrained=False), (1, 3, size, size)
+
+
+def _transformers(name: str, size: int) -> tuple[Any, tuple[int, ...]]:
+    from transformers import SegformerConfig, SegformerForSemanticSegmentation
+
+    # The default configuration is that of SegFormer B0.
+    return SegformerForSemanticSegmentation(SegformerConfig()), (1, 3, size, size)
 
 
 def _ultralytics(name: str, size: int) -> tuple[Any, tuple[int, ...]]:
@@ -175,7 +185,8 @@ def _decide(layers: list[Any]) -> None:
 
 
 _BUILDERS: dict[str, Callable[[str, int], tuple[Any, tuple[int, ...]]]] = {
-    "torchvision": _torchvision, "timm": _timm, "ultralytics": _ultralytics,
+    "torchvision": _torchvision, "timm": _timm, "transformers": _transformers,
+    "ultralytics": _ultralytics,
 }  # fmt: skip
 
 
@@ -253,7 +264,8 @@ def dependence(results: list[np.ndarray], others: list[np.ndarray]) -> float:
 ARCHITECTURES = [
     Architecture(name, library, size)
     for library, names in (
-        ("torchvision", TORCHVISION), ("timm", TIMM), ("ultralytics", ULTRALYTICS)
+        ("torchvision", TORCHVISION), ("timm", TIMM), ("transformers", TRANSFORMERS),
+        ("ultralytics", ULTRALYTICS),
     )
     for name, size in names.items()
 ]  # fmt: skip
