@@ -148,6 +148,8 @@ class Writer:
         listed = list(trials)
         with self._refusing():
             payloads = [self._encode(trial, new) for trial in listed]
+        # Definitions of one kind resemble each other, so that they deflate better together.
+        new = dict(sorted(new.items(), key=lambda item: item[1][0]))
         definitions = [(DEFINITION, pack_definition(*one, pack=False)) for one in new.values()]
         shorts = iter(key[:SHORT] for key in new)
         for items in _blocks(definitions):
