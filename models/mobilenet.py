@@ -8,6 +8,7 @@ BatchNormalization after every convolution and ReLU6 as Clip with constant limit
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import sqrt
 
 from ._graph import GraphBuilder
@@ -47,25 +48,35 @@ def mobilenet_v1(
     Usual widths are 1.0, 0.75, 0.5 and 0.25.
     """
     g = GraphBuilder("mobilenet_v1", seed)
-
-    def block(x: str, name: str, channels: tuple[int, int], kernel: int, **options: int) -> str:
-        x = g.conv(x, name, channels, kernel, **options)
-        x = g.batch_norm(x, f"{name}.bn", channels[1], _V1_EPSILON)
-        return g.node("Relu", x, name=f"{name}/Relu")
-
-    def channels_of(base: int) -> int:
-        return max(8, int(base * width))
-
-    channels = channels_of(32)
-    x = g.input("input", (batch, 3, size, size))
-    x = block(x, "stem", (3, channels), 3, stride=2)
-    for number, (base, stride) in enumerate(_V1_BLOCKS):
-        name, out = f"block{number}", channels_of(base)
-        x = block(x, f"{name}.depthwise", (channels, channels), 3, stride=stride, groups=channels)
-        x = block(x, f"{name}.pointwise", (channels, out), 1)
-        channels = out
+    *_, (x, channels) = v1_blocks(g, g.input("input", (batch, 3, size, size)), width)
     classifier(g, x, channels, batch, classes)
     return g
+
+
+def v1_blocks(g: GraphBuilder, x: str, width: float) -> Iterator[tuple[str, int]]:
+    """Add MobileNetV1's layers; yield the result of each block, and its channels."""
+    channels = _v1_channels(32, width)
+    x = v1_layer(g, x, "stem", (3, channels), 3, stride=2)
+    for number, (base, stride) in enumerate(_V1_BLOCKS):
+        name, out = f"block{number}", _v1_channels(base, width)
+        each = channels, channels
+        x = v1_layer(g, x, f"{name}.depthwise", each, 3, stride=stride, groups=channels)
+        x = v1_layer(g, x, f"{name}.pointwise", (channels, out), 1)
+        channels = out
+        yield x, channels
+
+
+def v1_layer(
+    g: GraphBuilder, x: str, name: str, channels: tuple[int, int], kernel: int, **options: int
+) -> str:
+    """Add a convolution with its normalization and rectifier."""
+    x = g.conv(x, name, channels, kernel, **options)
+    x = g.batch_norm(x, f"{name}.bn", channels[1], _V1_EPSILON)
+    return g.node("Relu", x, name=f"{name}/Relu")
+
+
+def _v1_channels(base: int, width: float) -> int:
+    return max(8, int(base * width))
 
 
 def mobilenet_v2(

@@ -13,6 +13,7 @@ import onnx
 
 from ._graph import EXTERNAL_LIMIT_BYTES, MODEL_LIMIT_BYTES, GraphBuilder
 from .crnn import crnn
+from .detector import face_detector
 from .facebox import facebox_loss, facebox_net
 from .mobilenet import mobilenet_v1, mobilenet_v2
 from .resnet import resnet50
@@ -103,7 +104,7 @@ BUILDERS: dict[str, Builder] = {
     function.__name__: _builder(function)
     for function in (
         *(mobilenet_v1, mobilenet_v2, resnet50, squeezenet, deit_tiny, mobilevit, crnn),
-        *(facebox_net, facebox_loss),
+        *(facebox_net, facebox_loss, face_detector),
     )
 }
 

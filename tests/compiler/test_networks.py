@@ -25,6 +25,7 @@ MODELS = {
     "facebox_net": ("facebox_net", {"size": 64}),
     "deit_tiny": ("deit_tiny", {"width": 0.25, "depth": 2, "size": 48, "classes": 10}),
     "mobilevit": ("mobilevit", {"width": 0.25, "size": 64, "classes": 10}),
+    "face_detector": ("face_detector", {"size": 64}),
 }
 
 #: One network per feature: concat, residuals, resize, gate, reduction over channels, dense.
@@ -56,6 +57,7 @@ OF_MODELS = {
     "facebox_net": (("cpu", "auto", "fp32"),),
     "deit_tiny": (("adreno", "texture", "fp32"), ("adreno", "auto", "fp16")),
     "mobilevit": (("adreno", "auto", "fp32"),),
+    "face_detector": (("adreno", "texture", "fp32"), ("mali", "auto", "fp32")),
 }
 
 

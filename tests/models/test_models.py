@@ -23,6 +23,7 @@ SMALL = {
     "crnn": {"width": 0.1, "size": 32, "classes": 10},
     "facebox_net": {"size": 32, "boxes": 8},
     "facebox_loss": {"size": 32, "boxes": 8, "batch": 3},
+    "face_detector": {"width": 0.125, "size": 32},
 }
 #: Networks that ONNX Runtime knows all operators of.
 STANDARD = [name for name in models.BUILDERS if name != "facebox_loss"]
@@ -80,6 +81,7 @@ def test_a_deeper_residual_network():
         ("mobilenet_v1", {"size": 96, "batch": 2}, (2, 3, 96, 96), (2, 1000)),
         ("mobilenet_v2", {"size": 96, "classes": 7}, (1, 3, 96, 96), (1, 7)),
         ("facebox_net", {"size": 64, "boxes": 64, "batch": 3}, (3, 1, 64, 64), (3, 64, 4)),
+        ("face_detector", {"size": 64, "batch": 2}, (2, 3, 64, 64), (2, 4 * (64 + 16 + 4), 4)),
     ],
 )
 def test_interfaces(name, given, inputs, outputs):
@@ -113,6 +115,20 @@ def test_the_loss_follows_face_box_net():
         "image": (3, 1, 32, 32), "target": (3, 8, 4), "count": (3,),
         "boxes": (3, 8, 4), "loss": (), "grad_boxes": (3, 8, 4),
     }  # fmt: skip
+
+
+def test_face_detector_is_as_described():
+    model = models.make("face_detector")
+    shapes = {name: array.shape for name, array in weights_of(model).items()}
+    assert [shape_of(value) for value in model.graph.output] == [(1, 8400, 4), (1, 8400, 1)]
+    for stride, channels in ((8, 64), (16, 128), (32, 256)):
+        assert shapes[f"lateral{stride}.weight"] == (64, channels, 1, 1)
+        assert shapes[f"head{stride}.hidden.weight"] == (64, 64, 3, 3)
+        assert shapes[f"head{stride}.anchors.weight"] == (20, 64, 3, 3)
+    inferred = onnx.shape_inference.infer_shapes(model)
+    maps = {value.name: shape_of(value) for value in inferred.graph.value_info}
+    for stride in (8, 16, 32):
+        assert maps[f"head{stride}.anchors/Conv_output"][2:] == (320 // stride, 320 // stride)
 
 
 def test_face_box_net_of_full_size_has_four_gigabytes():
@@ -328,7 +344,7 @@ def test_unknown_model():
 @pytest.mark.parametrize(
     ("name", "size", "step"),
     [*(("facebox_net", size, 16) for size in (8, 100, 40)), ("deit_tiny", 200, 16),
-     ("mobilevit", 224, 64)],
+     ("mobilevit", 224, 64), ("face_detector", 80, 32)],
 )  # fmt: skip
 def test_sizes_that_cannot_be_halved_or_cut_into_patches(name, size, step):
     with pytest.raises(ValueError, match=f"multiple of {step}"):
