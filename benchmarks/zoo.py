@@ -75,6 +75,8 @@ ULTRALYTICS = {
     "yolov5n": 96, "yolov8n": 96, "yolov8n-seg": 96, "yolov8n-pose": 96, "yolov8n-cls": 96,
     "yolov9t": 96, "yolov10n": 96, "yolo11n": 96, "yolov8n+nms": 96, "rtdetr-resnet50": 96,
 }  # fmt: skip
+#: Detectors of the example networks, which need no PyTorch.
+EXAMPLES = {"facebox_net": 64, "face_detector": 320}
 #: Least share of a result that changes from some pictures to others: one that does not change may
 #: be of the last layer alone.
 DEPENDENT = 1e-2
@@ -265,7 +267,7 @@ ARCHITECTURES = [
     Architecture(name, library, size)
     for library, names in (
         ("torchvision", TORCHVISION), ("timm", TIMM), ("transformers", TRANSFORMERS),
-        ("ultralytics", ULTRALYTICS),
+        ("ultralytics", ULTRALYTICS), ("tvmflow", EXAMPLES),
     )
     for name, size in names.items()
 ]  # fmt: skip
@@ -273,6 +275,11 @@ ARCHITECTURES = [
 
 def export(architecture: Architecture, exporter: str, path: Path) -> None:
     """Write an architecture as ONNX, by ``torch.export`` or TorchScript's tracing."""
+    if architecture.library == "tvmflow":
+        from tvmflow import models
+
+        models.build(architecture.name, path, size=architecture.size)
+        return
     import torch
 
     net, inputs = architecture.build()
