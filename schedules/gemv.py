@@ -11,11 +11,17 @@ apart.  Here the ``items`` of a work-group share the sum over K, with K in their
 
 so that neighbours read neighbouring vectors (packed weights, and rows).  Weights in columns are
 contiguous along N: there, a group has ``columns`` vectors of them, and ``items`` rows.
+
+The items are the largest of 64, 32 and 16 that divides the depth.  If a group then fills less than
+three quarters of its waves' lanes, another multiple of 8 that divides the depth, or more columns,
+may fill more: 176 items of a depth of 176, where 16 fill a quarter of a wave of 64.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
+from math import log2, prod
 
 from tvm import s_tir
 
@@ -24,7 +30,7 @@ from . import dense
 from .common import Block, Loop, Workload
 from .dense import COLUMNS, PACKED, ROWS
 from .family import Declined, Value, knob
-from .sizes import LANES, divisors, largest_divisor
+from .sizes import FULL, LANES, divisors, largest_divisor, wave_filled
 
 NAME = "gemv"
 ORDER = 400
@@ -35,6 +41,8 @@ MOST_ROWS = 4
 RADIX = 8
 #: Fewest items that pay for the barriers.
 LEAST_ITEMS = 16
+#: Most items that share a sum.
+MOST_ITEMS = 256
 #: Steps that the heuristic unrolls: as many loads of texels or vectors are in flight.
 UNROLL = 4
 
@@ -61,8 +69,8 @@ class Knobs:
 
 
 CONSTRAINTS = {
-    "items must divide the depth and be a power of 2, at least 16.": lambda k, s, d: (
-        s.depth % k.items == 0 and k.items in (16, 32, 64, 128, 256)
+    "items must divide the depth and be a multiple of 8, from 16 to 256.": lambda k, s, d: (
+        k.items in _items(s.depth)
     ),
     "columns must divide the columns of the matrix.": lambda k, s, d: s.columns % k.columns == 0,
     "items * columns is at most what the device accepts.": lambda k, s, d: (
@@ -71,20 +79,37 @@ CONSTRAINTS = {
 }
 
 
+def _items(depth: int) -> tuple[int, ...]:
+    """Return the numbers of items that may share a sum of this depth."""
+    found = divisors(depth, MOST_ITEMS)
+    return tuple(n for n in found if n >= LEAST_ITEMS and n % RADIX == 0)
+
+
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """Return a group of the usual size for each column; with contiguous columns, for several."""
-    items = next(n for n in (64, 32, 16) if shape.depth % n == 0)
-    if shape.form != COLUMNS:
-        return Knobs(items, 1, UNROLL)
-    items = LEAST_ITEMS
-    columns = largest_divisor(shape.columns, min(16, device.max_group_size // items))
+    columns, sizes = 1, [64, 32, LEAST_ITEMS]
+    if shape.form == COLUMNS:
+        sizes = [LEAST_ITEMS]
+        columns = largest_divisor(shape.columns, min(16, device.max_group_size // LEAST_ITEMS))
+    items = next(n for n in sizes if shape.depth % n == 0)
+
+    usual = items, columns
+
+    def worth(group: tuple[int, int]) -> float:
+        far = sum(abs(log2(count / u)) for count, u in zip(group, usual, strict=True))
+        return log2(wave_filled(prod(group), device.wave)) - 0.3 * far
+
+    if wave_filled(prod(usual), device.wave) < FULL:
+        groups = product(_items(shape.depth), divisors(shape.columns, 16))
+        fitting = (group for group in groups if prod(group) <= device.max_group_size)
+        items, columns = max(fitting, key=worth)
     return Knobs(items, columns, UNROLL)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     """Return groups of all sizes."""
     return {
-        "items": (16, 32, 64, 128, 256),
+        "items": _items(shape.depth),
         "columns": divisors(shape.columns, 64),
         "unroll": (1, 2, 4, 8),
     }

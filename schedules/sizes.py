@@ -10,6 +10,9 @@ from ..devices.target import Device
 #: Widths for which OpenCL has vector types.
 LANES = (2, 4, 8, 16)
 
+#: Share of its waves' lanes that a group should fill.
+FULL = 0.75
+
 #: Local memory that OpenCL 1.2 guarantees, in bytes.
 LOCAL_BYTES = 32768
 
@@ -65,6 +68,11 @@ def lanes_filled(extents: Sequence[int], group: Sequence[int], wave: int) -> flo
     """Return the share of lanes that have an item, over the waves of all groups."""
     groups = prod(-(-extent // along) for extent, along in zip(extents, group, strict=True))
     return prod(extents) / (groups * -(-prod(group) // wave) * wave)
+
+
+def wave_filled(items: int, wave: int) -> float:
+    """Return the share of lanes that have an item, in the waves of a group."""
+    return items / (-(-items // wave) * wave)
 
 
 def divisors(extent: int, limit: int) -> tuple[int, ...]:
