@@ -101,22 +101,29 @@ def machine_rows(
     DeviceError
         If the GPU's compiler is not installed, or fails.
     """
-    largest = {launch.kernel: launch for launch in found[:_KERNELS]}
-    with job.target.tvm_target:
-        texts = generate_kernels(IRModule(functions), job.target).sources
-    sources = [
-        KernelSource(name, name, texts[name], launch.group, launch.groups)
-        for name, launch in largest.items()
-    ]
-    rows = {}
-    for code in compile_kernels(sources, gpu, find_tree(gpu, SUITE))[1]:
-        if not isinstance(code, KernelCode):
-            raise DeviceError(f"{code.kernel} was not compiled for {gpu.name}: {code.reason}")
+    rows, largest = {}, found[:_KERNELS]
+    for code in kernel_codes(largest, functions, job, gpu):
         hot = code.hot
         reads = (hot.fetches + hot.loads) / max(hot.multiply_adds, 1)
         values = (reads, hot.multiply_add_share, code.registers, code.waves, code.spills)
         rows[code.kernel] = [*values]
-    return _with_means(rows, {name: launch.share for name, launch in largest.items()}, MACHINE)
+    return _with_means(rows, {launch.kernel: launch.share for launch in largest}, MACHINE)
+
+
+def kernel_codes(
+    found: Sequence[Launch], functions: Mapping[str, tirx.PrimFunc], job: Compilation, gpu: Gpu
+) -> Iterator[KernelCode]:
+    """Yield the machine code of launched kernels; `DeviceError` if their compiler fails."""
+    with job.target.tvm_target:
+        texts = generate_kernels(IRModule(functions), job.target).sources
+    sources = [
+        KernelSource(each.kernel, each.kernel, texts[each.kernel], each.group, each.groups)
+        for each in found
+    ]
+    for code in compile_kernels(sources, gpu, find_tree(gpu, SUITE))[1]:
+        if not isinstance(code, KernelCode):
+            raise DeviceError(f"{code.kernel} was not compiled for {gpu.name}: {code.reason}")
+        yield code
 
 
 def _with_means(rows: Rows, shares: Mapping[str, float], figures: Sequence[Figure]) -> Rows:
@@ -181,13 +188,13 @@ def read() -> dict[str, Any]:
     return content
 
 
-def advice(worse: Sequence[Change]) -> str:
+def advice(worse: Sequence[Change], file: Path = FILE, command: str = REGENERATE) -> str:
     """Return the message about figures that are worse."""
-    lines = [f"{len(worse)} figures of GPU kernels are worse than their budgets in {FILE.name}:"]
+    lines = [f"{len(worse)} figures of GPU kernels are worse than their budgets in {file.name}:"]
     lines += [f"  {change}" for change in worse[:12]]
     lines.append(
         "Remedy: undo what made them worse; if they are meant, or a kernel is new, write the "
-        f"budgets anew: {REGENERATE}"
+        f"budgets anew: {command}"
     )
     return "\n".join(lines)
 
@@ -208,7 +215,8 @@ def figures_of(place: str) -> tuple[Figure, ...]:
     return LAUNCH if place.startswith("launches") else MACHINE
 
 
-def _has_mesa() -> bool:
+def has_mesa() -> bool:
+    """Return whether Mesa's compilers are here; print the reason if they are not."""
     try:
         find_tree(find_gpu(MACHINE_GPUS[0]), SUITE)
     except DeviceError as error:
@@ -223,7 +231,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing")
     parser.add_argument("--no-machine", action="store_true", help="leave machine code out")
     options = parser.parse_args()
-    machine = not options.no_machine and _has_mesa()
+    machine = not options.no_machine and has_mesa()
     before: dict[str, Rows] = read()["budgets"] if FILE.exists() else {}
     now = dict(before)
     seen: list[Change] = []

@@ -33,11 +33,13 @@ _COLUMNS = ("filled", "lanes", "working", "waves a core", "few waves")
 
 
 def before_scheduling(network: str, preset: str, **options: Any) -> Compilation:
-    """Compile a network up to the stage that schedules its primary functions."""
-    job = Compilation(
-        models.make(network, **NETWORKS[network]),
-        CompileOptions(target="opencl", device=preset, **options),
-    )
+    """Compile an example network up to the stage that schedules its primary functions."""
+    return until_scheduling(models.make(network, **NETWORKS[network]), preset, **options)
+
+
+def until_scheduling(model: Any, preset: str, **options: Any) -> Compilation:
+    """Compile a model, or a file of one, up to the stage that schedules its primary functions."""
+    job = Compilation(model, CompileOptions(target="opencl", device=preset, **options))
     run_stages(job, until="weights")
     return job
 
