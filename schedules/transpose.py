@@ -7,9 +7,10 @@ the axis ``a``, along which the input is contiguous, and the result's last axis 
 
 A work-item reads a tile of ``rows x columns`` in vectors along ``a``, transposes it in registers
 and writes it in vectors along ``b``: neighbouring work-items read and write every cache line whole.
-On GPUs, work-groups are squares for the same reason.  A group may also transpose its tiles in local
-memory, which needs no vectors: neighbouring work-items read neighbouring elements and write
-neighbouring elements.  Rows in local memory are one element longer than the tile's, so that a
+On GPUs, work-groups are squares for the same reason; with few tiles along ``a`` and ``b`` they also
+have items along the other axes, so that their waves are full.  A group may also transpose its tiles
+in local memory, which needs no vectors: neighbouring work-items read neighbouring elements and
+write neighbouring elements.  Rows in local memory are one element longer than the tile's, so that a
 column is spread over all banks.
 """
 
@@ -26,7 +27,7 @@ from .common import Loop, Workload
 from .data_parallel import CPU_ELEMENTS, CPU_GROUPS, Nest
 from .family import GROUP_FITS, Declined, Value, knob
 from .injective import one_block
-from .sizes import LANES, divisors, group_sizes, largest_divisor, tile_of
+from .sizes import LANES, divisors, group_sizes, lanes_filled, largest_divisor, tile_of
 
 NAME = "transpose"
 ORDER = 610
@@ -180,7 +181,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     if workload.is_cpu:
         above = _stretch(workload, [*others, a, b], knobs.tiles)
     else:
-        group, item = _bind_squares(workload, others, a, b, knobs.group_size)
+        group, item = _bind_squares(workload, others, a, b, knobs)
         above = group if knobs.share else item
     staged = sch.reindex(block, ("read", index))
     sch.set_scope(staged, 0, "shared" if knobs.share else "local")
@@ -220,23 +221,39 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
 
 
 def _bind_squares(
-    workload: Workload, others: list[Loop], a: Loop, b: Loop, group_size: int
+    workload: Workload, others: list[Loop], a: Loop, b: Loop, knobs: Knobs
 ) -> tuple[Loop, Loop]:
     """Bind tiles to work-items, in groups about as high as wide; return the loops of both.
 
-    Groups divide the axes, so that the extents of a work-item's copies are constants.
+    Groups divide the axes, so that the extents of a work-item's copies are constants.  If such a
+    group leaves lanes of its waves idle, as with few tiles along both axes, it also takes places
+    along the other axes, except with a shared copy: that would be of many tiles.
     """
-    sch = workload.sch
+    sch, group_size, device = workload.sch, knobs.group_size, workload.target.device
     edge = 1 << (group_size.bit_length() - 1) // 2
     counts = [int(sch.get(loop).extent) for loop in (a, b)]
     width = tile_of(counts[1], group_size // min(counts[0], edge))
     height = tile_of(counts[0], group_size // width)
     a, row = sch.split(a, [None, height])
     b, column = sch.split(b, [None, width])
-    outer = [workload.fuse(others)] if others else []
-    sch.reorder(*outer, a, b, row, column)
+    outer, items = list[Loop](), [row, column]
+    if others:
+        place = workload.fuse(others)
+        extents = [int(sch.get(place).extent), *counts]
+        deepest = 1 if knobs.share else group_size // (height * width)
+
+        def filled(depth: int) -> float:
+            return lanes_filled(extents, (depth, height, width), device.wave)
+
+        depth = max(range(1, min(deepest, device.max_group_depth, extents[0]) + 1), key=filled)
+        if depth > 1:
+            place, deep = sch.split(place, [None, depth])
+            items.insert(0, deep)
+        outer = [place]
+    sch.reorder(*outer, a, b, *items)
     groups = zip(("blockIdx.x", "blockIdx.y", "blockIdx.z"), (b, a, *outer), strict=False)
-    workload.bind([*groups, ("threadIdx.y", row), ("threadIdx.x", column)])
+    names = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+    workload.bind([*groups, *zip(names, reversed(items), strict=False)])
     return b, column
 
 

@@ -66,14 +66,22 @@ def test_a_tile_is_read_and_written_in_vectors(device, tile):
 
 def test_groups_of_a_gpu_are_squares():
     """8 x 8 work-items have tiles of 4 x 4: lines of 32 elements on both sides."""
-    scheduled, _ = source(turned((128, 256), (1, 0)), "adreno")
-    sch = scheduled.schedule
-    threads = {
-        str(found.thread_binding.thread_tag): int(found.extent)
-        for found in map(sch.get, sch.get_loops(sch.get_sblock("y")))
-        if found.thread_binding is not None
-    }
-    assert (threads["threadIdx.x"], threads["threadIdx.y"]) == (8, 8)
+    assert items_of(turned((128, 256), (1, 0))) == {"x": 8, "y": 8}
+
+
+@pytest.mark.parametrize(("places", "deep"), [(224, 4), (223, 4), (3, 3)])
+def test_groups_of_few_tiles_have_items_along_other_axes(places, deep):
+    """14 items are a quarter of a wave of 64; some places are not divided by the group."""
+    assert items_of(turned((places, 4, 56), (0, 2, 1))) == {"x": 1, "y": 14, "z": deep}
+
+
+def items_of(function) -> dict[str, int]:
+    """Return a group's items along each axis."""
+    sch = source(function, "adreno")[0].schedule
+    found = [sch.get(loop) for loop in sch.get_loops(sch.get_sblock("y"))]
+    bound = [loop for loop in found if loop.thread_binding is not None]
+    tags = {str(loop.thread_binding.thread_tag): int(loop.extent) for loop in bound}
+    return {tag[-1]: extent for tag, extent in tags.items() if tag.startswith("thread")}
 
 
 def test_a_group_transposes_its_tile_in_local_memory():
