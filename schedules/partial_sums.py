@@ -29,7 +29,7 @@ from tvm.sym import Analyzer
 from ..devices.target import Device
 from ..ir.expressions import substitute_vars, with_fields
 from .common import Block, Loop, Workload
-from .sizes import largest_divisor, power_of_2
+from .sizes import FULL, largest_divisor, power_of_2, wave_filled
 
 #: Partial results that one item combines at each level of the tree.
 RADIX = 8
@@ -172,19 +172,37 @@ def shares(length: int, lanes: int, tasks: int, device: Device) -> tuple[int, in
     """Return the numbers of work-groups, and of items in each, that should share a result.
 
     Items come first, then work-groups, until the device is busy with ``tasks`` results, each the
-    sum of ``length`` elements in vectors of ``lanes``.
+    sum of ``length`` elements in vectors of ``lanes``.  If few items share a result, and the number
+    of results does not let a group take several, more items share it: with 16 items of a wave of
+    64, the other lanes would be idle.
     """
-    busy, chunk, items = CPU_ITEMS, CPU_CHUNK, 1
-    if not device.is_cpu:
-        busy, chunk = GPU_ITEMS, GPU_CHUNK
-        items = min(device.group_size, power_of_2(length // (lanes * chunk)))
-        items = min(items, power_of_2(busy // tasks))
-        items = items if items >= 16 else 1
-        chunk *= 8 * items * lanes
+    if device.is_cpu:
+        return _splits(length, lanes, tasks, 1, CPU_ITEMS, CPU_CHUNK), 1
+    items = min(device.group_size, power_of_2(length // (lanes * GPU_CHUNK)))
+    items = min(items, power_of_2(GPU_ITEMS // tasks))
+    if items < 16:
+        items = 1
+    while True:
+        chunk = GPU_CHUNK * (8 * items * lanes)
+        splits = _splits(length, lanes, tasks, items, GPU_ITEMS, chunk)
+        group = items * together(tasks * splits, items, device)
+        fills = wave_filled(group, device.wave) >= FULL
+        if items == 1 or fills or 2 * items > min(device.group_size, length // lanes):
+            return splits, items
+        items *= 2
+
+
+def _splits(length: int, lanes: int, tasks: int, items: int, busy: int, chunk: int) -> int:
+    """Return the work-groups that keep a device busy, each with at least a chunk of a result."""
     splits = max(1, min(busy // (tasks * items), 64, length // chunk))
     while not every_lane_starts(length, splits, items, lanes):
         splits -= 1
-    return splits, items
+    return splits
+
+
+def together(results: int, items: int, device: Device) -> int:
+    """Return how many results a group takes, each shared by this many of its items."""
+    return largest_divisor(results, max(1, device.group_size // items))
 
 
 # -- where they are computed --------------------------------------------------------------
@@ -346,8 +364,8 @@ def group_loops(workload: Workload, loops: list[Loop], items: int) -> tuple[Loop
     """Return the loop over groups, and that over a group's results if few items share each."""
     sch = workload.sch
     fused = workload.fuse(loops)
-    together = max(1, workload.target.device.group_size // items)
-    groups, group = sch.split(fused, [None, largest_divisor(int(sch.get(fused).extent), together)])
+    several = together(int(sch.get(fused).extent), items, workload.target.device)
+    groups, group = sch.split(fused, [None, several])
     return groups, group
 
 

@@ -12,7 +12,8 @@ from support.row_reductions import MODES, TURNS, scheduled_text, schedules
 from support.turns import in_turn
 
 import tvmflow
-from tvmflow.schedules.row_reduction import Knobs
+from tvmflow.devices.target import PRESETS
+from tvmflow.schedules.row_reduction import Knobs, Shape, heuristic
 from tvmflow.verify.tolerance import NETWORK, OPERATOR, STORED_AS_HALF, assert_close
 
 pytestmark = pytest.mark.opencl
@@ -265,6 +266,25 @@ def test_families_of_a_network():
     (norm,) = [s for s in found.values() if s.family == "normalization"]
     assert norm.shape["blocked"]
     assert norm.knobs["group_size"] > 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "device", "items"),
+    [
+        # 32 items of a group take two rows if that divides their number.
+        (196, 768, "adreno", 32),
+        (197, 768, "adreno", 64),
+        (49, 256, "adreno", 64),
+        (197, 768, "mali", 32),
+    ],
+)
+def test_groups_of_rows_fill_their_waves(rows, length, device, items):
+    shape = Shape(rows, length, across=1, blocked=False)
+    assert heuristic(shape, PRESETS[device]) == Knobs(1, items, 4)
+    if rows * length < 20000:
+        x = random((rows, length))
+        model = single("Softmax", [(rows, length)], axis=1)
+        check(model, softmax(x, 1), x, ["softmax"], ("opencl", device, "buffer", "fp32"))
 
 
 @pytest.mark.oclgrind
