@@ -197,6 +197,7 @@ setup(
         "tvmflow": ["py.typed"],
         "tvmflow.tuning_logs": ["**/*"],
         "tvmflow.explain.profiling.page": ["*.html", "*.css", "*.js"],
+        "tvmflow.explain.yardstick": ["*.csv", "LICENSE", "README.md"],
         "": ["*.c", "*.cl", "*.h", "*.hpp", "*.java"],
     },
     # MANIFEST.in has them for the source distribution.

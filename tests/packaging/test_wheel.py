@@ -144,6 +144,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path):
     assert {f"tvmflow/explain/profiling/page/{path.name}" for path in page.glob("*.*s")} <= set(
         names
     )
+    data = {"tflite_gpu.csv", "LICENSE", "README.md"}
+    assert {f"tvmflow/explain/yardstick/{name}" for name in data} <= set(names)
     for top in ("schedules", "models", "tuning_logs"):
         packed = {name for name in names if name.startswith(f"tvmflow/{top}/")}
         packed = {name for name in packed if not name.endswith("README.md")}
@@ -151,6 +153,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path):
         there = {path for path in there if path.suffix != ".pyc" and path.name != "README.md"}
         assert packed == {f"tvmflow/{path.relative_to(ROOT)}" for path in there}
     assert any(name.endswith("licenses/LICENSE") for name in names)
+    # Of measurements that the package contains.
+    assert any(name.endswith("licenses/tvmflow/explain/yardstick/LICENSE") for name in names)
     assert not any(name.endswith((".cc", ".o")) or "tests/" in name for name in names)
 
 

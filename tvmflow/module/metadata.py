@@ -47,7 +47,8 @@ LIMIT = record(
 )
 WEIGHT = record({"name": text, "shape": SHAPE, "dtype": DTYPE, "bytes": whole()})
 SCHEDULE = record(
-    {"family": text, "knobs": named(anything), "source": text}, {"origin": maybe(text)}
+    {"family": text, "knobs": named(anything), "source": text},
+    {"origin": maybe(text), "shape": maybe(named(anything))},
 )
 CALL_CHECK = record(
     {
