@@ -15,6 +15,8 @@ from tvmflow.explain.isa.kernels import kernels_in
 from tvmflow.explain.isa.listing import Instruction, classes, kernel_code
 from tvmflow.explain.isa.record import Failure
 from tvmflow.explain.isa.report import machine_code
+from tvmflow.explain.yardstick import measured
+from tvmflow.explain.yardstick.measured import GPUS, Operator
 
 ADRENO = find_gpu("adreno-740")
 SHAPES = {"x/in": (1, 3, 8, 8)}
@@ -90,6 +92,25 @@ def test_a_table_for_people(cli, modules, compiler, form):
     shown = cli("isa", modules[form], "--kernel", "conv2d", "--listing").stdout
     assert "code of fused_conv2d" in shown
     assert "code of pack" not in shown
+
+
+def test_another_engine_s_times_are_shown_if_asked_for(cli, modules, compiler, monkeypatch):
+    times = dict.fromkeys(GPUS.values(), 123.0)
+    known = {Operator("conv2d", 4, 4, 8, 8, window=3): times}
+    monkeypatch.setattr(measured, "measured_operators", lambda: known)
+    text = " ".join(cli("isa", modules["tvm"], "--yardstick").succeeded().stdout.split())
+    assert "fused_conv2d_add_kernel conv2d 3×3, 3 → 4, 8×8 the same 123 µs 123 µs 123 µs" in text
+    assert "Times of another engine" in text
+    report = cli("isa", modules["tvm"], "--yardstick", "--json").json
+    (found,) = (each["yardstick"] for each in report["kernels"] if each["yardstick"])
+    assert found["engine"] == "TFLite's GPU delegate in 16 bits"
+    assert found["us"] == times
+    assert not any(
+        each["yardstick"] for each in cli("isa", modules["tvm"], "--json").json["kernels"]
+    )
+    # Standalone libraries do not tell their operators.
+    text = cli("isa", modules["standalone"], "--yardstick").stdout
+    assert "was measured with no operator near those of this network." in text
 
 
 def test_a_kernel_that_crashes_the_compiler_costs_only_itself(cli, modules, compiler):

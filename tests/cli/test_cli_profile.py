@@ -7,9 +7,11 @@ import json
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from rich.console import Console
 from support import tiny_network
+from support.onnx_models import model_of
 from support.profiles import synthetic_profile
 
 from tvmflow.cli.profile import _print
@@ -110,6 +112,36 @@ def test_json_is_a_profile(cli, compiled):
     profile = from_json(result.json)
     assert profile.runs == 3
     assert all(kernel.flops is not None for kernel in profile.kernels)
+
+
+def test_another_engine_s_times_are_printed_if_asked_for(cli, tmp_path):
+    weights = {"w": np.ones((384, 64, 1, 1), np.float32)}
+    model = model_of("y = Conv(x, w)", {"x": (1, 64, 14, 14)}, {"y": (1, 384, 14, 14)}, weights)
+    (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
+    cli("compile", "net.onnx", "--target", "llvm", "-o", "net.so").succeeded()
+    result = cli("profile", "net.so", "--runs", "2", "--no-findings", "--yardstick").succeeded()
+    assert "TFLite's GPU delegate in 16 bits" in result.stdout
+    assert "Times of another engine on other devices" in result.stdout
+    head = next(line for line in result.stdout.splitlines() if "Adreno 640" in line)
+    assert head.split()[:4] == ["nodes", "operator", "measured", "here"]
+    row = next(line for line in result.stdout.splitlines() if "64 → 384" in line)
+    assert "conv2d 1×1, 64 → 384, 14×14 the same" in " ".join(row.split())
+
+    options = "--runs", "2", "--no-findings", "--json"
+    profile = from_json(cli("profile", "net.so", *options, "--yardstick").succeeded().json)
+    (known,) = (kernel.yardstick for kernel in profile.kernels if kernel.yardstick)
+    assert known.distance == 0
+    assert 0 < known.own_us <= sum(kernel.median_us for kernel in profile.kernels)
+    # A profile shows them again; one that was measured without has none.
+    (tmp_path / "with.json").write_text(json.dumps(profile.to_json()))
+    assert "Adreno 616" in cli("profile", "with.json").stdout
+    without = from_json(cli("profile", "net.so", *options).succeeded().json)
+    assert not any(kernel.yardstick for kernel in without.kernels)
+
+
+def test_without_a_measured_operator_that_is_said(cli, compiled):
+    result = cli("profile", compiled, "--runs", "2", "--no-findings", "--yardstick").succeeded()
+    assert "was measured with no operator near those of this network." in result.stdout
 
 
 def test_findings_are_printed_the_largest_first(printed):

@@ -13,6 +13,7 @@ from ..ir.units import counted
 from .output import note, out_console, print_facts, print_json, print_table
 from .session import command
 from .text import times_text
+from .yardsticks import print_yardsticks
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,6 +60,11 @@ def machine_code_of_module(
         list[str] | None, "NAME", "Only kernels with this text in their name; repeatable."
     ] = None,
     listing: Annotated[bool, "Show the machine code."] = False,
+    yardstick: Annotated[
+        bool,
+        "Show what TFLite's GPU delegate took on three phones for each kernel's operator, or for "
+        "the nearest one that was measured.",
+    ] = False,
     compare: Annotated[
         Path | None,
         "OTHER",
@@ -91,7 +97,7 @@ def machine_code_of_module(
         about = metadata_of(module)
         chosen = typical_gpu(str(about["target"]), str(about["device"]))
     compiled = partial(machine_code, gpu=chosen, names=kernel or (), suite=suite)
-    report, before = compiled(module), None
+    report, before = compiled(module, yardstick=yardstick), None
     if compare is not None:
         before = read_report(compare) if compare.suffix == ".json" else compiled(compare)
     if not print_json(report.to_json(with_listing=listing)):
@@ -99,6 +105,9 @@ def machine_code_of_module(
             _print_changes(before, report)
         else:
             _print(report, listing)
+            if yardstick:
+                layers = [(each.kernel, each.yardstick) for each in report.kernels]
+                print_yardsticks(layers, "kernel", out_console())
     if report.failures:
         raise typer.Exit(1)
 

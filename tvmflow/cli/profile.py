@@ -17,6 +17,7 @@ from .output import note, note_file, out_console, print_facts, print_json, print
 from .places import MODEL, Place, Requested, opened_there
 from .session import command
 from .text import ms_text
+from .yardsticks import print_yardsticks
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,6 +33,8 @@ EXAMPLES = """
       time, rates and share of the roofline for every kernel
   tvmflow profile net.so --trace trace.json
       a timeline for ui.perfetto.dev or chrome://tracing
+  tvmflow profile net.so --yardstick
+      next to each layer, what TFLite's GPU delegate took on three phones
   tvmflow profile net.so --json > before.json
   tvmflow profile net.so --html report.html
       a page: roofline, time by layer, timeline and memory, kernels with their code
@@ -77,6 +80,11 @@ def profile_module(
     ] = None,
     fresh_ceilings: bool = False,
     no_findings: Annotated[bool, "Leave out the analysis of kernels, which takes time."] = False,
+    yardstick: Annotated[
+        bool,
+        "Show what TFLite's GPU delegate took on three phones for each layer, or for the nearest "
+        "operator that was measured.",
+    ] = False,
     busy: Annotated[
         bool, "Report findings although other programs use more than a tenth of the processors."
     ] = False,
@@ -122,6 +130,7 @@ def profile_module(
         "--runs": runs is not None,
         "--fresh-ceilings": fresh_ceilings,
         "--no-findings": no_findings,
+        "--yardstick": yardstick,
         "--busy": busy,
         "--inputs": inputs is not None,
         "--random-seed": random_seed != 0,
@@ -180,6 +189,7 @@ def profile_module(
                 busy=busy,
                 functions_of=functions_of,
                 device_file=file,
+                yardstick=yardstick,
             )
             if on is not None:
                 # A model's library is a temporary file.
@@ -195,7 +205,7 @@ def profile_module(
             note_file(path)
     if print_json(found.to_json()):
         return
-    _print(out_console(), found)
+    _print(out_console(), found, yardstick=yardstick)
 
 
 def _device_file(file: Path, compiled: str | None, device: str | None) -> DeviceFile | None:
@@ -227,7 +237,7 @@ def _machine_code(module: Path, choice: str) -> Report:
     return machine_code(module, find_gpu(choice))
 
 
-def _print(console: Console, profile: Profile) -> None:
+def _print(console: Console, profile: Profile, *, yardstick: bool = False) -> None:
     print_facts("Time", _times(profile), console)
     if (found := profile.ceilings) is not None:
         rates = {
@@ -255,6 +265,9 @@ def _print(console: Console, profile: Profile) -> None:
     print_launches(columns, rows, total, by_device=by_device, console=console)
     if is_narrow:
         console.print("A wider terminal shows more columns; --json and --html have all.")
+    if yardstick or any(kernel.yardstick for kernel in kernels):
+        layers = [(", ".join(kernel.nodes), kernel.yardstick) for kernel in kernels]
+        print_yardsticks(layers, "nodes", console)
     _print_findings(console, profile)
     for sentence in profile.notes:
         note(with_flags(sentence))

@@ -27,6 +27,8 @@ from ...runtime.regular_files import open_file
 from ..analysis.lowered import kernels_of
 from ..profiling.counting import count_kernels
 from ..profiling.measure import launch_origins, work_of
+from ..yardstick.measured import Operator
+from ..yardstick.operators import operators_of
 from .record import KernelSource
 
 #: Text that TVM's code generators write at the head of each kernel, by target.
@@ -107,17 +109,18 @@ def _of_artifact(artifact: Artifact, target: str) -> list[KernelSource]:
         texts = {name: text for name, text in texts.items() if name in functions}
     launches = _launches(artifact, sorted({functions.get(name, name) for name in texts}))
     return [
-        KernelSource(name, functions.get(name, name), text, *launches.get(name, ((), 0, None)))
+        KernelSource(name, functions.get(name, name), text, *launches.get(name, ()))
         for name, text in texts.items()
     ]
 
 
 def _launches(
     artifact: Artifact, functions: Sequence[str]
-) -> dict[str, tuple[tuple[int, ...], int, int | None]]:
-    """Return work-group, number of groups and operations of each kernel, if known."""
+) -> dict[str, tuple[tuple[int, ...], int, int | None, Operator | None]]:
+    """Return work-group, number of groups, operations and operator of each kernel, if known."""
     carried = unpack_functions(artifact.read_functions())
     meta = artifact.metadata
+    operators = operators_of(meta, carried)
     target = resolve(meta["target"], str(meta["device"]))
     calls = Counter(meta.get("memory", {}).get("steps", ()))
     found = {}
@@ -130,7 +133,7 @@ def _launches(
             work = work_of(origin, kernel.name, counts)
             flops = None if work is None else work.flops.total() * calls[name]
             group = tuple(extent for _, extent in reversed(kernel.items))
-            found[kernel.name] = (group, kernel.groups, flops)
+            found[kernel.name] = (group, kernel.groups, flops, operators.pop(name, None))
     return found
 
 

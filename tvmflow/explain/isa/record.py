@@ -16,6 +16,7 @@ from ...runtime.json_types import JsonObject
 from ...runtime.regular_files import MOST_CONTENT_BYTES, read_text
 from ..profiling.reading import typed
 from ..profiling.record import Finding
+from ..yardstick.measured import Operator, Yardstick
 
 #: Version of the JSON form.
 FORMAT = 1
@@ -39,6 +40,8 @@ class KernelSource:
     #: Operations on elements in all of its launches in a run, as a profile counts them; ``None``
     #: if unknown.
     flops: int | None = None
+    #: The operator of its function, at the first kernel of the function; ``None`` if unknown.
+    operator: Operator | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,8 @@ class KernelCode:
     flops: int | None = None
     #: The compiler's listing.
     listing: str = ""
+    #: Times of another engine for its operator, if they were asked for and there are any.
+    yardstick: Yardstick | None = None
 
     @property
     def group_size(self) -> int:

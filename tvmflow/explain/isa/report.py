@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -10,6 +11,7 @@ from typing import TypeAlias
 from ...devices.gpus import Gpu
 from ...errors import InputError, nearest
 from ...runtime.cuda_compiler import find_tool
+from ..yardstick.measured import yardstick_of
 from . import intel, mesa, nvidia
 from .findings import all_findings
 from .kernels import kernels_in
@@ -28,12 +30,14 @@ def machine_code(
     names: Sequence[str] = (),
     suite: str = SUITE,
     least_share: float = 0.0,
+    yardstick: bool = False,
 ) -> Report:
     """Compile the kernels of a module, or of a standalone library, for a GPU.
 
     Only kernels whose names contain one of ``names``, if there are any, and which have
     ``least_share`` of the network's arithmetic, if their share is known.  ``suite`` is the Debian
-    suite that the compilers come from.
+    suite that the compilers come from.  ``yardstick`` adds another engine's times for operators
+    (:mod:`tvmflow.explain.yardstick`).
 
     `ArtifactError` if the file is no module, or is damaged; `TargetError` if the GPU does not run
     kernels for the module's target; `InputError` if no kernel has such a name; `DeviceError` if the
@@ -51,6 +55,9 @@ def machine_code(
     chosen = [k for k in chosen if k.flops is None or k.flops >= least]
     compiler, found = find_compiler(gpu, suite)(chosen)
     codes = tuple(each for each in found if isinstance(each, KernelCode))
+    if yardstick:
+        times = {k.name: yardstick_of(k.operator) for k in chosen if k.operator is not None}
+        codes = tuple(replace(code, yardstick=times.get(code.kernel)) for code in codes)
     return Report(
         path=str(path),
         name=str(metadata["name"]),

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from tvm import tirx
@@ -30,6 +31,8 @@ from ...runtime.json_types import JsonMapping
 from ...runtime.load import Watch, disturbance, is_disturbed
 from ...runtime.timing import Spread
 from ..analysis.report import launch_findings, missed_fusion_findings
+from ..yardstick.measured import Operator, yardstick_of
+from ..yardstick.operators import operators_of
 from .ceilings import above, ceilings_above, rated
 from .counting import Work, count_kernels
 from .record import (
@@ -63,6 +66,7 @@ def profile(
     busy: bool = False,
     functions_of: Module | None = None,
     device_file: DeviceFile | None = None,
+    yardstick: bool = False,
 ) -> Profile:
     """Measure where a network's time goes.
 
@@ -91,6 +95,8 @@ def profile(
         carries no functions: operations, bytes and nodes are counted in this one.
     device_file
         Facts about the device of another machine, with the rates that its ceilings are.
+    yardstick
+        Add another engine's times for each layer, from :mod:`tvmflow.explain.yardstick`.
 
     Returns
     -------
@@ -115,6 +121,7 @@ def profile(
     if not isinstance(module, Module):
         options: dict[str, Any] = {"fresh_ceilings": fresh_ceilings, "analyse": analyse}
         options |= {"busy": busy, "functions_of": functions_of, "device_file": device_file}
+        options["yardstick"] = yardstick
         with closing(load(module, device=device)) as opened:
             return profile(opened, inputs, runs=runs, seed=seed, **options)
     if runs < 1:
@@ -145,6 +152,8 @@ def profile(
         _check_same(times, functions_of)
     work = _work_of_functions(functions, module.target, notes)
     kernels = [rated(kernel, None) for kernel in _kernels(times, meta, work)]
+    if yardstick:
+        kernels = with_yardsticks(kernels, operators_of(meta, functions))
     ceilings: Ceilings | None = None
     if is_elsewhere:
         ceilings = None if device_file is None else Ceilings.of_device(device_file)
@@ -339,6 +348,35 @@ def _kernels(
         kernels.append(kernel)
         start_us = kernel.start_us + kernel.median_us
     return kernels
+
+
+def with_yardsticks(
+    kernels: Sequence[KernelLaunch], operators: Mapping[str, Operator]
+) -> list[KernelLaunch]:
+    """Add another engine's times to the launches whose functions have a known operator.
+
+    A function's further launches belong to the same layer, as do neighbours that compute a part of
+    the same ONNX node, such as Winograd's transforms.
+    """
+    found = list(kernels)
+    for index, kernel in enumerate(kernels):
+        operator = operators.get(kernel.function)
+        call = kernel.function, kernel.nodes
+        is_first = index == 0 or (kernels[index - 1].function, kernels[index - 1].nodes) != call
+        if operator is not None and is_first and (known := yardstick_of(operator)) is not None:
+            known = replace(known, own_us=_layer_us(kernels, index))
+            found[index] = replace(kernel, yardstick=known)
+    return found
+
+
+def _layer_us(kernels: Sequence[KernelLaunch], index: int) -> float:
+    """Return the time of a launch and the neighbours that share ONNX nodes with it."""
+    nodes = set(kernels[index].nodes)
+    total = kernels[index].median_us
+    for neighbours in (kernels[index + 1 :], kernels[:index][::-1]):
+        for kernel in takewhile(lambda each: nodes & set(each.nodes), neighbours):
+            total += kernel.median_us
+    return total
 
 
 def _device_facts(module: Module) -> tuple[DeviceFacts, DeviceInfo | None]:

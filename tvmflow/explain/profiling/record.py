@@ -19,6 +19,7 @@ from ...module.html import html_table
 from ...runtime.json_types import JsonObject
 from ...runtime.load import is_disturbed
 from ...runtime.timing import Spread
+from ..yardstick.measured import Yardstick
 
 if TYPE_CHECKING:
     import pandas
@@ -192,6 +193,9 @@ class KernelLaunch:
     roofline_share: float | None = None
     #: One of :data:`BOUNDS`.
     bound: str | None = None
+    #: Times of another engine for its layer, if they were asked for and there are any; at the
+    #: first launch of a layer's main function.
+    yardstick: Yardstick | None = None
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,7 @@ function facts(kernel) {
       `${percent(kernel.roofline_share)} of ${kernel.arithmetic} and ${kernel.memory}`],
     ["counted", counts],
     ["reached", rates],
+    ["other engine", kernel.yardstick && yardstickText(kernel.yardstick)],
     ["nodes", kernel.nodes.join(", ")],
     ["function", kernel.function],
     ["family", knobs ? `${kernel.family}: ${knobs}` : kernel.family],

@@ -108,6 +108,8 @@ function drawPage() {
       panel((width) => treemap(profile, width)), bars(profile))),
     section("timeline", "Timeline and memory", timelineView),
     section("kernels", "Kernels", kernelTable, false),
+    profiles.some(({ kernels }) => kernels.some((kernel) => kernel.yardstick))
+      ? section("yardstick", "TFLite on phones", yardstickTable, false) : null,
     section("findings", "Findings", findingsView),
   ].filter(Boolean);
   document.getElementById("sections").append(

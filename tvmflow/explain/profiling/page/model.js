@@ -1,6 +1,7 @@
 // The profiles, and what is made of their records: layers, colours, findings of a kernel.
 
-const { profiles, pairs, codes } = JSON.parse(document.getElementById("data").textContent);
+const { profiles, pairs, codes, yardstickNote } =
+  JSON.parse(document.getElementById("data").textContent);
 const comparing = profiles.length > 1;
 const SIDES = ["before", "after"];
 

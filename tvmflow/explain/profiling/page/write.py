@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....module.files import write_file
 from ...grouping import connected
+from ...yardstick.measured import NOTE
 from ..record import Profile
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 #: Scripts in this order: the first ones define what the others use.
 _SCRIPTS = (
     *("base", "model", "roofline", "layers", "timeline", "table"),
-    *("findings", "kernel", "compare", "main"),
+    *("yardstick", "findings", "kernel", "compare", "main"),
 )
 
 
@@ -50,14 +51,7 @@ def page_text(profile: Profile, before: Profile | None = None, codes: Sequence[R
     kernels' machine code in ``codes``, for GPUs that need not have run it.
     """
     profiles = [profile] if before is None else [before, profile]
-    contents = [
-        {
-            **one.to_json(),
-            "step_starts": one.step_starts(),
-            "ceilings_measured": one.ceilings and one.ceilings.measured_text(),
-        }
-        for one in profiles
-    ]
+    contents = [_content(one) for one in profiles]
     texts: list[dict[str, Any]] = [
         {"tir": one.pop("tir"), "sources": one.pop("sources")} for one in contents
     ]
@@ -67,7 +61,7 @@ def page_text(profile: Profile, before: Profile | None = None, codes: Sequence[R
     script = f'(() => {{\n"use strict";\n{script}}})();\n'
     style = _asset("style.css")
     shown = [code.to_json() for code in codes]
-    content = _finite({"profiles": contents, "pairs": pairs, "codes": shown})
+    content = _finite({"profiles": contents, "pairs": pairs, "codes": shown, "yardstickNote": NOTE})
     data = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     page = Template(_asset("page.html")).substitute(
         # Names in a profile come from the network's author, so no text may become a script.
@@ -81,6 +75,23 @@ def page_text(profile: Profile, before: Profile | None = None, codes: Sequence[R
     )
     # File names may contain bytes that are not UTF-8, which Python keeps as surrogates.
     return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def _content(profile: Profile) -> dict[str, Any]:
+    """Return a profile's records, and what follows from them."""
+    content = {
+        **profile.to_json(),
+        "step_starts": profile.step_starts(),
+        "ceilings_measured": profile.ceilings and profile.ceilings.measured_text(),
+    }
+    for kernel, record in zip(content["kernels"], profile.kernels, strict=True):
+        if (found := record.yardstick) is not None:
+            kernel["yardstick"] |= {
+                "text": str(found.operator),
+                "nearest": found.measured_text,
+                "own_gflops": found.own_gflops,
+            }
+    return content
 
 
 def _title(profiles: Sequence[Profile]) -> str:
