@@ -25,7 +25,7 @@ from ..devices.target import Device
 from .common import FAMILY, ROLE, Workload, is_vector
 from .definitions import batch_shape, padded_matrix
 from .family import Value, knob
-from .sizes import LOCAL_BYTES, divisors, lanes_filled, largest_divisor
+from .sizes import FULL, LOCAL_BYTES, divisors, lanes_filled, largest_divisor
 
 NAME = "matmul"
 ORDER = 420
@@ -95,31 +95,50 @@ CONSTRAINTS = {
     "group_m * group_n is at most what the device accepts.": lambda k, s, d: (
         k.group_m * k.group_n <= d.max_group_size
     ),
-    "The tiles of both operands must fit local memory of 32 KiB.": lambda k, s, d: (
-        4 * k.tile_k * (k.tile_m * k.group_m + LANES * k.tile_n * k.group_n) <= LOCAL_BYTES
-    ),
+    "The tiles of both operands must fit local memory of 32 KiB.": lambda k, s, d: _fits(k),
 }
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """Return square tiles of a work-item, and nearly square groups that fill their waves."""
+    """Return square tiles of a work-item, and nearly square groups that fill their waves.
+
+    A matrix of few columns has groups of many rows, and smaller tiles if they are still narrow.
+    """
     vectors = shape.columns // LANES
     tile_n = largest_divisor(vectors, 2 if device.accumulators >= 16 else 1)
-    tile_m = largest_divisor(shape.rows, max(1, min(8, device.accumulators // tile_n // 2)))
+    tallest = largest_divisor(shape.rows, max(1, min(8, device.accumulators // tile_n // 2)))
     most = min(device.max_group_size, max(device.group_size, 16))
-    tiles = shape.rows // tile_m, vectors // tile_n
-    groups = [
-        (group_m, group_n)
-        for group_m in divisors(tiles[0], 16)
-        for group_n in divisors(tiles[1], 16)
-        if group_m * group_n <= min(4 * most, device.max_group_size)
-    ]
 
-    def worth(group: tuple[int, int]) -> tuple[bool, float, float]:
-        filled = lanes_filled(tiles, group, device.wave)
-        return filled >= 0.75, -abs(log2(prod(group) / most)), -abs(log2(group[0] / group[1]))
+    def filled(knobs: Knobs) -> float:
+        tiles = shape.rows // knobs.tile_m, vectors // knobs.tile_n
+        return lanes_filled(tiles, (knobs.group_m, knobs.group_n), device.wave)
 
-    return Knobs(tile_m, tile_n, *max(groups, key=worth), largest_divisor(shape.depth, 16))
+    def worth(knobs: Knobs) -> tuple[bool, float, float]:
+        along = knobs.group_m, knobs.group_n
+        size = abs(log2(prod(along) / most))
+        return filled(knobs) >= FULL, -size, -abs(log2(along[0] / along[1]))
+
+    def widest(tile_m: int, limit: int) -> Knobs:
+        found = [
+            Knobs(tile_m, tile_n, group_m, group_n, tile_k)
+            for group_m in divisors(shape.rows // tile_m, limit)
+            for group_n in divisors(vectors // tile_n, limit)
+            for tile_k in [largest_divisor(shape.depth, 16)]
+            if group_m * group_n <= min(4 * most, device.max_group_size)
+        ]
+        return max((k for k in found if _fits(k)), key=worth)
+
+    knobs = widest(tallest, 16)
+    if 2 * filled(knobs) < 1:
+        choices = [widest(tile_m, 4 * most) for tile_m in divisors(shape.rows, tallest)]
+        knobs = max(choices, key=lambda k: (min(filled(k), FULL), k.tile_m))
+    return knobs
+
+
+def _fits(knobs: Knobs) -> bool:
+    """Return whether the tiles of both operands fit local memory."""
+    along = knobs.tile_m * knobs.group_m + LANES * knobs.tile_n * knobs.group_n
+    return 4 * knobs.tile_k * along <= LOCAL_BYTES
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:

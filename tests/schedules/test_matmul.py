@@ -50,6 +50,7 @@ COMPUTED = {
     "matrix_times_batch": ((20, 9), (4, 9, 31)),
     "one_row": ((1, 96), (96, 50)),
     "prime": ((1, 197, 16), (1, 16, 101)),
+    "few_columns": ((3, 99, 8), (3, 8, 7)),
 }
 
 #: Left operand and constant weights.
@@ -123,6 +124,15 @@ def kernel_source(model, folder, device, **options):
         pass
     (path,) = folder.glob("*_build.*.opencl")
     return path.read_text().split("// Function:")[-1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "group"),
+    [(64, 64, 32, (8, 8)), (3168, 8, 8, (99, 1)), (800, 16, 16, (25, 2)), (52, 16, 32, (26, 2))],
+)
+def test_groups_of_few_columns_have_many_rows(rows, columns, depth, group):
+    knobs = matmul.heuristic(matmul.Shape(8, rows, columns, depth), PRESETS["adreno"])
+    assert (knobs.group_m, knobs.group_n) == group
 
 
 def test_tiles_are_in_local_memory(tmp_path):
