@@ -15,11 +15,12 @@ from support.networks import Graph
 import tvmflow
 from tvmflow import models
 from tvmflow.compiler.compilation import Compilation
-from tvmflow.compiler.lookup import workload_of
-from tvmflow.devices.target import resolve
+from tvmflow.compiler.lookup import ALGORITHM, STORAGE, workload_of
+from tvmflow.devices.target import PRESETS, resolve
 from tvmflow.journal.journal import Journal
 from tvmflow.journal.records import Device, Target, Trial, Workload
 from tvmflow.schedules import FAMILIES
+from tvmflow.schedules.family import facts_of, refusal
 from tvmflow.tuning_logs import find_journal, shipped
 from tvmflow.verify.reference import run_reference
 from tvmflow.verify.tolerance import OPERATOR, assert_close
@@ -49,35 +50,58 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("journal", "dtype"), [("adreno660", "fp32"), ("adreno740", "fp16")])
-def test_every_convolution_of_mobilenet_v1_has_what_was_measured(
-    tmp_path: Path, journal: str, dtype: str
+def difference(one: Workload, other: Workload) -> tuple[bool, bool]:
+    return one.dtype != other.dtype, one.accumulate != other.accumulate
+
+
+@pytest.mark.parametrize(
+    ("journal", "dtype", "count", "source"),
+    [
+        ("adreno640", "fp32", 15, "TVM-for-armgpu/tvm"),
+        ("adreno660", "fp32", 19, "octoml/qualcomm"),
+        ("adreno730", "fp16", 19, "octoml/qualcomm"),
+        ("adreno740", "fp16", 19, "octoml/qualcomm"),
+    ],
+)
+def test_convolutions_of_mobilenet_v1_have_the_fastest_knobs_that_were_measured(
+    tmp_path: Path, journal: str, dtype: str, count: int, source: str
 ):
     path = find_journal(Path(journal))
+    with Journal.open(path) as opened:
+        trials = list(opened.trials())
     job = scheduled(tmp_path, models.make("mobilenet_v1"), [path], dtype=dtype)
-    assert sources(job) == ["journal"] * 19
-    origins = [c.origin for c in job.schedules.values() if c.source == "journal"]
-    assert all(origin.startswith(f"{journal}.journal: ") for origin in origins)
-    assert all("octoml/qualcomm" in origin and "autotvm" in origin for origin in origins)
-    assert all(f", {dtype}, mace_mobilenetv1" in origin for origin in origins)
+    assert len(sources(job)) == 19
+    found = {name: c for name, c in job.schedules.items() if c.source == "journal"}
+    assert len(found) == count
+    for name, choice in found.items():
+        workload = workload_of(job.unscheduled[name], choice.family, choice.shape)
+        alike = [t for t in trials if t.workload.compatibility_key == workload.compatibility_key]
+        fastest = min(alike, key=lambda trial: (*difference(trial.workload, workload), trial.cost))
+        assert choice.knobs == fastest.knobs
+        file, line = fastest.provenance["file"], fastest.provenance["line"]
+        assert choice.origin.startswith(f"{journal}.journal: {fastest.cost * 1e3:.3g} ms on Adreno")
+        assert f"autotvm, {dtype}, {file}:{line}, github.com/{source}" in choice.origin
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "exact"), [(299, 23), (224, 0)])
+@pytest.mark.parametrize(
+    ("journal", "size", "exact"),
+    [("adreno660", 299, 22), ("adreno730", 299, 22), ("adreno740", 299, 22), ("adreno740", 224, 0)],
+)
 def test_most_convolutions_of_resnet50_have_what_was_measured(
-    tmp_path: Path, size: int, exact: int
+    tmp_path: Path, journal: str, size: int, exact: int
 ):
     model = models.make("resnet50", size=size)
-    job = scheduled(tmp_path, model, [find_journal(Path("adreno740"))])
+    job = scheduled(tmp_path, model, [find_journal(Path(journal))])
     found = [choice for choice in job.schedules.values() if choice.source == "journal"]
     others = [choice for choice in found if ", for a map of " in choice.origin]
-    # The rest are Winograd's, or convolutions that the measured network does not have.
-    assert len(found) >= 22
+    # The rest are Winograd's, or convolutions that the measured networks do not have.
+    assert len(found) >= 25
     assert len(found) - len(others) == exact
 
 
 def test_shipped_journals_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    assert {"adreno660", "adreno740"} <= set(shipped())
+    assert {"adreno640", "adreno660", "adreno730", "adreno740"} <= set(shipped())
     monkeypatch.chdir(tmp_path)
     assert find_journal(Path("adreno660")).is_file()
     assert find_journal(Path("other")) == Path("other")
@@ -195,14 +219,31 @@ def test_a_journal_for_another_device_changes_nothing(small: Path, tmp_path: Pat
     assert "a.journal had knobs for 0 of 5 functions" in caplog.text
 
 
-def test_what_was_imported_is_knobs_of_our_families():
+@pytest.mark.parametrize("name", shipped())
+def test_every_record_that_ships_fits_its_family(name: str):
     families = {family.NAME: family for family in FAMILIES}
-    used = 0
-    for name in shipped():
+    with Journal.open(find_journal(Path(name))) as journal:
+        trials = list(journal.trials())
+        for entry in journal.entries():
+            workload = journal.workload(entry.workload)
+            costs = [trial.cost for trial in trials if trial.workload == workload]
+            assert entry.cost == min(costs) < float("inf")
+    for one in trials:
+        # Decisions on algorithms and storage belong to no family.
+        if one.workload.family in (ALGORITHM, STORAGE):
+            continue
+        family = families[one.workload.family]
+        shape = family.Shape(**one.workload.shape)
+        assert facts_of(shape) == one.workload.shape
+        device = PRESETS[one.target.device]
+        assert refusal(family, family.Knobs(**one.knobs), shape, device) is None
+
+
+def test_the_readme_counts_the_records_that_ship():
+    text = (find_journal(Path("adreno640")).parent / "README.md").read_text()
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
+    counted = {row[1].strip(" `"): int(row[-2]) for row in rows}
+    assert [*counted] == shipped()
+    for name, count in counted.items():
         with Journal.open(find_journal(Path(name))) as journal:
-            for one in journal.trials():
-                if one.workload.family in families:
-                    family = families[one.workload.family]
-                    assert one.knobs.keys() == {f.name for f in dataclasses.fields(family.Knobs)}
-                    used += 1
-    assert used >= 134
+            assert len(list(journal.trials())) == count

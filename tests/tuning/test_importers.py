@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import pickle
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,14 +19,11 @@ from tvmflow.tuning import maintenance
 from tvmflow.tuning.importers import autotvm_line, import_file, json_of_trial
 from tvmflow.tuning_logs import find_journal
 
-#: Lines of the logs that the shipped journals are made of, and a digest of their content.
-LOGS = {
-    ("adreno660", "mace_mobilenetv1_nchw.texture.float16.acc16"): (20, "f3fc2e40d9e71c93"),
-    ("adreno660", "mace_mobilenetv1_nchw.texture.float32"): (20, "24f66e48764cffd5"),
-    ("adreno660", "mace_mobilenetv1_nhwc.texture.float16.acc32"): (20, "03a0fb7815a5db1e"),
-    ("adreno660", "mace_resnet50_v2.texture.float16.acc32"): (31, "b39b87ce08751a4c"),
-    ("adreno740", "mace_mobilenetv1_nchw.texture.float16_acc32"): (20, "5a377424f162ad49"),
-    ("adreno740", "mace_resnet50_v2.texture.float32"): (31, "d9e51e64426e8e20"),
+#: Logs and lines that the shipped journals are made of, and a digest of the lines.
+SHIPPED = {
+    "adreno660": (15, 336, "2745c98713d0ba75"),
+    "adreno730": (14, 466, "75a864b1fbb36390"),
+    "adreno740": (12, 366, "d624c8e4581d3ddb"),
 }
 
 LINE = {
@@ -92,40 +88,36 @@ def nested(depth: int) -> str:
     return "[" * depth + "]" * depth
 
 
-def imported(tmp_path: Path, lines: list[object], name: str = "a.log") -> tuple[str, list[Trial]]:
+def imported(
+    tmp_path: Path, lines: list[object], name: str = "a.log", *, usable: bool = False
+) -> tuple[str, list[Trial]]:
     text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
     (tmp_path / name).write_text(text)
     journal = tmp_path / "imported.journal"
     journal.unlink(missing_ok=True)
     with Journal.open(journal, "a") as target:
-        result = import_file(target, tmp_path / name, Device("adreno660", "Adreno 660"), "me")
+        device = Device("adreno660", "Adreno 660")
+        result = import_file(target, tmp_path / name, device, "me", usable=usable)
     return str(result), read(journal)
 
 
 # -- AutoTVM ------------------------------------------------------------------------------------
 
 
-def test_the_shipped_journals_hold_every_line_of_their_logs():
-    lines = defaultdict(dict)
-    for name in ("adreno660", "adreno740"):
-        with Journal.open(find_journal(Path(name))) as journal:
-            for trial in journal.trials():
-                assert trial.provenance["file"].endswith(".autotvm.log")
-                key = (name, trial.provenance["file"].removesuffix(".autotvm.log"))
-                lines[key][trial.provenance["line"]] = autotvm_line(trial)
-                assert "octoml/qualcomm" in trial.provenance["note"]
-                assert trial.device.name.startswith("Adreno " + name[-3:])
-            assert journal.damage == []
-    digests = {
-        key: (
-            len(found),
-            hashlib.sha256(
-                "\n".join(json.dumps(found[n], sort_keys=True) for n in sorted(found)).encode()
-            ).hexdigest()[:16],
-        )
-        for key, found in lines.items()
-    }
-    assert digests == LOGS
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_journal_holds_lines_of_its_logs(name: str):
+    lines = {}
+    with Journal.open(find_journal(Path(name))) as journal:
+        for trial in journal.trials():
+            file = str(trial.provenance["file"])
+            assert file.endswith(".autotvm.log")
+            lines[file, trial.provenance["line"]] = autotvm_line(trial)
+            assert "octoml/qualcomm" in trial.provenance["note"]
+            assert trial.device.name.startswith("Adreno " + name[-3:])
+        assert journal.damage == []
+    text = "\n".join(json.dumps(lines[key], sort_keys=True) for key in sorted(lines))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    assert (len({file for file, _ in lines}), len(lines), digest) == SHIPPED[name]
 
 
 def test_a_line_is_understood(tmp_path: Path):
@@ -186,8 +178,11 @@ def test_knobs_that_no_schedule_of_ours_takes_are_refused(tmp_path: Path):
     assert "its knobs do not fit conv2d: tile_o * tile_h * tile_w vectors must fit" in report
 
 
-def test_products_of_winograds_convolution_are_understood(tmp_path: Path):
-    line = changed("input/1", "conv2d_nchw_winograd.image2d")
+@pytest.mark.parametrize("task", ["conv2d_nchw_winograd.image2d", "conv2d_nchw_winAgrad.image2d"])
+def test_products_of_winograds_convolution_are_understood(tmp_path: Path, task: str):
+    line = changed("input/1", task)
+    report, _ = imported(tmp_path, [LINE, line])
+    assert "line 2 is no record of its kind (KeyError: 'tile_rc')" in report
     line["config"]["entity"] = [
         ["tile_y", "sp", [-1, 2, 3]], ["tile_x", "sp", [-1, 2, 4]], ["tile_rc", "sp", [-1, 4]],
     ]  # fmt: skip
@@ -225,6 +220,21 @@ def test_failed_trials_have_no_cost(tmp_path: Path):
     )
     assert [trial.error for trial in trials] == [Error.RUNTIME, Error.UNKNOWN]
     assert [trial.cost for trial in trials] == [float("inf")] * 2
+
+
+def test_only_usable_lines_are_imported_on_request(tmp_path: Path):
+    lines = [
+        LINE,
+        changed("result", [[1e9], 6, 10, 16438352]),
+        changed("input/1", "dense_small_batch.gpu"),
+    ]
+    report, trials = imported(tmp_path, lines, usable=True)
+    assert [trial.provenance["line"] for trial in trials] == [1]
+    assert report == (
+        "imported 1 of 3 lines: line 2 failed (build timeout); "
+        "line 3 is a task that no schedule family computes (dense_small_batch.gpu)"
+    )
+    assert len(imported(tmp_path, lines)[1]) == 3
 
 
 class Trap:

@@ -255,6 +255,9 @@ def import_logs(
     device_name: Annotated[str, "NAME", "Device that the logs were measured on."] = "unknown",
     key: Annotated[str, "KEY", "The device's key at a tracker."] = "",
     origin: Annotated[str, typer.Option("--note"), "TEXT", "Origin of the logs, to store."] = "",
+    usable: Annotated[
+        bool, "Refuse trials that failed, and tasks that no schedule family computes."
+    ] = False,
 ) -> None:
     """Append the trials of other tools' logs to a journal; they are parsed, never executed."""
     from ..journal.journal import Journal
@@ -263,7 +266,7 @@ def import_logs(
 
     device = Device(key, device_name)
     with Journal.open(journal, "a") as target:
-        results = [import_file(target, path, device, origin) for path in files]
+        results = [import_file(target, path, device, origin, usable=usable) for path in files]
     described = [{"file": r.path, "imported": r.records, "refused": r.refused} for r in results]
     if not print_json(described):
         for result in results:

@@ -241,8 +241,8 @@ SHARED: dict[str, Any] = {
         "FILE",
         "Tuning journal whose measured knobs replace the heuristics' choices, and whose algorithms "
         "and storage replace the cost models'; repeatable, the first one with a record for a "
-        "function is used. adreno660 and adreno740 are the names of journals that ship with "
-        "tvmflow.",
+        "function is used. adreno640, adreno660, adreno730 and adreno740 are the names of journals "
+        "that ship with tvmflow.",
     ],
     "keep_layout": Annotated[
         list[str] | None,

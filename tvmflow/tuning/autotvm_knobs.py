@@ -44,6 +44,8 @@ _TASKS = {
     "depthwise_conv2d_nchwc.image2d": ("nchw", "depthwise"),
     "depthwise_conv2d_nhwc.image2d": ("nhwc", "depthwise"),
     "conv2d_nchw_winograd.image2d": ("nchw", "winograd"),
+    # A misspelling in a published log, whose line has Winograd's knobs.
+    "conv2d_nchw_winAgrad.image2d": ("nchw", "winograd"),
     "conv2d_nhwc_winograd.image2d": ("nhwc", "winograd"),
 }
 
@@ -141,7 +143,8 @@ def _knobs(family: Any, shape: Any, entity: JsonMapping) -> Knobs:
 
 def _product_knobs(shape: winograd.ProductShape, entity: JsonMapping) -> dict[str, Any]:
     """Return the knobs of a product whose tiles are in rows; items beyond a row go to the next."""
-    (_, blocks, group_o), (_, tiles, neighbours) = (entity[n][1] for n in ("tile_y", "tile_x"))
+    names = "tile_y", "tile_x", "tile_rc"
+    (_, blocks, group_o), (_, tiles, neighbours), _ = (entity[name][1] for name in names)
     tile_w = min(tiles, shape.columns)
     group_w = min(neighbours, -(-shape.columns // max(1, tile_w)))
     group_h = round(neighbours / max(1, group_w))

@@ -62,13 +62,20 @@ class Imported:
 
 
 def import_file(
-    journal: Journal, path: Path, device: Device | None = None, note: str = ""
+    journal: Journal,
+    path: Path,
+    device: Device | None = None,
+    note: str = "",
+    *,
+    usable: bool = False,
 ) -> Imported:
     """Append the trials of a log to a journal.
 
     ``path`` is an AutoTVM log, a MetaSchedule database (one of its two files, or their folder), or
     a file that ``tvmflow journal export --format json`` wrote.  Logs do not name the ``device``
-    that they were measured on; ``note`` is their origin, for the records' provenance.
+    that they were measured on; ``note`` is their origin, for the records' provenance.  With
+    ``usable``, trials that no compilation can use are refused, too: those that failed, and those of
+    tasks that no schedule family computes.
 
     Raises `JournalError` if the file cannot be read or has another format, or none of its lines is
     a record.
@@ -88,6 +95,8 @@ def import_file(
             trial = parse(document)
             for part in (trial.workload, trial.target, trial.device):
                 part.check()
+            if usable:
+                _check_usable(trial)
         except RefusedLineError as error:
             result.refused[number] = str(error)
             continue
@@ -112,6 +121,14 @@ def import_file(
             "tvmflow.",
         )
     return result
+
+
+def _check_usable(trial: Trial) -> None:
+    if trial.error:
+        raise RefusedLineError(f"failed ({trial.error.name.lower().replace('_', ' ')})")
+    tool, _, task = trial.workload.family.partition(".")
+    if tool in (AUTOTVM, METASCHEDULE):
+        raise RefusedLineError(f"is a task that no schedule family computes ({task or tool})")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
