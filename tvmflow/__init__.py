@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .module.load import load
     from .module.module import Module
     from .runtime.devices import list_devices
+    from .tuning.predict_network import predict
     from .tuning.tune import tune
     from .verify.compare import Report, verify
 
@@ -67,6 +68,7 @@ _LAZY = {
     "list_devices": ".runtime.devices",
     "load": ".module.load",
     "native_folder": ".module.link",
+    "predict": ".tuning.predict_network",
     "profile": ".explain.profiling.measure",
     "read_profile": ".explain.profiling.reading",
     "resolve": ".devices.target",
@@ -83,8 +85,8 @@ _LAZY = {
 __all__ = [
     "Benchmark", "CompileOptions", "Image", "Journal", "Module", "Profile", "Report",
     "TvmflowError", "__version__", "analysis", "bench", "compile", "connect", "errors", "lab",
-    "list_devices", "load", "models", "native_folder", "ops", "profile", "read_profile",
-    "resolve", "tune", "verify", "write_page",
+    "list_devices", "load", "models", "native_folder", "ops", "predict", "profile",
+    "read_profile", "resolve", "tune", "verify", "write_page",
 ]  # fmt: skip
 
 
