@@ -1,4 +1,4 @@
-"""Pages of tuning and of labs in windows as narrow as a phone: nothing lies beyond the edge."""
+"""Pages of tuning, labs and predictions in windows as narrow as a phone: nothing is cut off."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from support.browser import Page
-from support.tunables import tasks
+from support.tunables import model, tasks
 
+import tvmflow
+from tvmflow.explain import prediction_page
 from tvmflow.explain.lab import run_lab
 from tvmflow.explain.lab_page import write_page
 from tvmflow.explain.profiling import ceilings
@@ -28,8 +30,12 @@ def lab(path: Path) -> None:
     write_page(path, run_lab("relu", size=7, seconds=1e-3))
 
 
+def prediction(path: Path) -> None:
+    prediction_page.write_page(path, "net.onnx", tvmflow.predict(model(), "adreno-830"))
+
+
 @pytest.mark.browser
-@pytest.mark.parametrize("write", [tuning, lab])
+@pytest.mark.parametrize("write", [tuning, lab, prediction])
 def test_a_page_fits_narrow_windows(
     page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], None]
 ):

@@ -57,15 +57,15 @@ def page_text(profile: Profile, before: Profile | None = None, codes: Sequence[R
     ]
     texts[-1]["listings"] = [{k.kernel: k.listing for k in code.kernels} for code in codes]
     pairs = [] if before is None else [asdict(one) for one in pair(before, profile)]
-    script = "".join(_asset(f"{name}.js") for name in _SCRIPTS)
+    script = "".join(asset(f"{name}.js") for name in _SCRIPTS)
     script = f'(() => {{\n"use strict";\n{script}}})();\n'
-    style = _asset("style.css")
+    style = asset("style.css")
     shown = [code.to_json() for code in codes]
     content = _finite({"profiles": contents, "pairs": pairs, "codes": shown, "yardstickNote": NOTE})
     data = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    page = Template(_asset("page.html")).substitute(
+    page = Template(asset("page.html")).substitute(
         # Names in a profile come from the network's author, so no text may become a script.
-        policy=f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}",
+        policy=f"default-src 'none'; style-src {digest(style)}; script-src {digest(script)}",
         title=escape(_title(profiles)),
         style=style,
         # Without "<" no HTML element can begin or end in the data.
@@ -100,11 +100,13 @@ def _title(profiles: Sequence[Profile]) -> str:
     return f"Profile of {names}" if len(profiles) == 1 else f"Profiles of {names}, compared"
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Return the text of a file of this package."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _digest(content: str) -> str:
+def digest(content: str) -> str:
+    """Return the source of a script or style in a page's policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
