@@ -237,6 +237,7 @@ def test_tuning_without_the_device_predicts_and_writes_down(cli, network, tmp_pa
     assert [entry["predicted"] for entry in listed[0]["workloads"]] == [True] * len(found["tasks"])
     again = cli("tune", network, *options)
     assert "Predicted for adreno-740" in again.stdout
+    assert found["verification"] in again.stderr
     assert "No machine code: There is no Mesa. tvmflow isa --setup" in again.stderr
 
 
@@ -244,7 +245,7 @@ def test_tuning_without_the_device_predicts_and_writes_down(cli, network, tmp_pa
     ("device", "words"),
     [
         ("auto", ("--offline needs --device", "adreno740")),
-        ("mali", ("mali-g610", "rates", "adreno-740")),
+        ("adreno618", ("adreno-618", "rates", "adreno-740")),
         ("adreno7400", ("'adreno7400'", "not known")),
     ],
 )

@@ -21,6 +21,7 @@ from . import (
     lab,
     models,
     package,
+    predict,
     probe,
     profile,
     run,
@@ -140,6 +141,7 @@ app.command("schedules", epilog=lab.SCHEDULES_EXAMPLES)(lab.list_families)
 app.command("lab", epilog=lab.LAB_EXAMPLES)(lab.run_lab)
 app.command("tasks", epilog=tune.TASKS_EXAMPLES)(tune.list_tasks)
 app.command("tune", epilog=tune.TUNE_EXAMPLES)(tune.tune_model)
+app.command("predict", epilog=predict.EXAMPLES)(predict.predict_time)
 app.command("precompile", epilog=compile.PRECOMPILE_EXAMPLES)(compile.precompile_library)
 app.command("package", epilog=package.EXAMPLES)(package.package_libraries)
 app.command("devices", epilog=devices.EXAMPLES)(devices.list_all)

@@ -241,6 +241,7 @@ def _tune_offline(model: Path, journal: Path, options: CompileOptions, seed: int
     from ..tuning.device_model import rates_of
     from ..tuning.offline import predict, write_down
     from ..tuning.session import Network
+    from ..tuning.verified import verification_of
 
     if options.device == "auto":
         raise typer.BadParameter("--offline needs --device with a GPU's name, such as adreno740.")
@@ -268,7 +269,8 @@ def _tune_offline(model: Path, journal: Path, options: CompileOptions, seed: int
         }
         for each in found
     ]
-    if print_json({"gpu": gpu.name, "tasks": described}):
+    said = verification_of(gpu).sentence
+    if print_json({"gpu": gpu.name, "verification": said, "tasks": described}):
         return
     rows = [
         (
@@ -290,6 +292,7 @@ def _tune_offline(model: Path, journal: Path, options: CompileOptions, seed: int
         for pairs in ([(e, e.heuristic) for e in found], [(e, e.best) for e in found])
     )
     left = len(tasks) - len(found)
+    note(said)
     note(
         ("Predicted", "green"),
         f" {len(found)} tasks: {ms_text(before)} with the heuristics, {ms_text(after)} with these "
