@@ -29,6 +29,7 @@ def files(folder: Path) -> set[str]:
         (("verify",), "tvmflow verify net.onnx net.so --inputs in.npz --json"),
         (("inspect",), "tvmflow inspect net.so --check"),
         (("schedules",), "tvmflow inspect net.so --schedules"),
+        (("predict",), "tvmflow predict mobilenet_v2.onnx --gpu adreno-740"),
         (("precompile",), "tvmflow precompile libmobilenet.so --tracker 192.168.1.10:9190"),
         (("devices",), "TVMFLOW_OPENCL_DEVICE=1:0 tvmflow bench net.so"),
         (("models", "build"), "tvmflow models build mobilenet_v1 --param width=0.25"),
