@@ -76,7 +76,7 @@ def test_buffers_are_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("device", "expected"), [("adreno", "texture"), ("mali", "buffer"), ("nvidia", "buffer")]
+    ("device", "expected"), [("adreno", "texture"), ("mali", "texture"), ("nvidia", "buffer")]
 )
 def test_auto_follows_what_the_device_gains(device, expected):
     placed, _ = place(chain(), device=device, storage="auto")
@@ -119,19 +119,30 @@ def test_no_texture_is_over_the_limits(network, extent):
 @pytest.mark.parametrize(
     ("device", "traffic", "better"),
     [
-        # Read often: the texture cache pays on Adreno, and costs on devices that share it.
+        # Read often: the texture cache pays on phones, and costs on NVIDIA's GPUs and on CPUs.
         ("adreno", Traffic(100, 100, 2000), True),
-        ("mali", Traffic(100, 100, 2000), False),
+        ("mali", Traffic(100, 100, 2000), True),
         ("nvidia", Traffic(100, 100, 2000), False),
         ("cpu", Traffic(100, 100, 2000), False),
         # Read once: equal on Adreno, where the tie goes to the texture.
         ("adreno", Traffic(100, 100, 100), True),
+        # Written and read once: writing texels costs more on Mali.
+        ("mali", Traffic(100, 100, 100), False),
         # A weight is not written.
         ("nvidia", Traffic(0, 100, 100), False),
     ],
 )
 def test_costs(device, traffic, better):
     assert prefers_texture(traffic, PRESETS[device])[0] is better
+
+
+def test_images_of_weights_that_are_too_tall_are_buffers():
+    texture = replace(PRESETS["adreno"].texture, tall=4)
+    placed, _ = place(chain(), storage="auto", texture=texture)
+    # Five blocks of output channels are five rows, three blocks are three.
+    assert placed["t2.param_0"].storage == "buffer"
+    assert "an image of 5 rows: with more than 4" in placed["t2.param_0"].reason
+    assert placed["t0.param_0"].storage == "texture"
 
 
 def test_the_formula():

@@ -26,6 +26,8 @@ EXAMPLES = """
   tvmflow inspect net.so --kernels --weights
   tvmflow inspect net.so --memory --memory-svg plan.svg
       the intermediate tensors that share memory, as tables and as a picture
+  tvmflow inspect net.so --placements --schedules --why
+      what was decided, for what reason, and by what measurements
   tvmflow inspect net.so --check
       compares every byte with the digests in the file
   tvmflow inspect net.so --json | jq .inputs
@@ -45,6 +47,9 @@ def inspect_module(
     memory: Annotated[bool, "Show the plan of intermediate memory."] = False,
     memory_svg: Annotated[Path | None, "OUT.svg", "Draw that plan over time."] = None,
     schedules: Annotated[bool, "List the schedule family and knobs of each function."] = False,
+    why: Annotated[
+        bool, "Say what measurements these decisions rest on, for phones' GPUs."
+    ] = False,
     of_shape: list[str] | None = None,
     of_extents: str | None = None,
     check: Annotated[bool, "Compare code and weights with their digests."] = False,
@@ -84,7 +89,7 @@ def inspect_module(
 
     encoded = find_plans(module) if module.is_file() else None
     if encoded:
-        if placements or schedules or memory_svg:
+        if placements or schedules or why or memory_svg:
             raise typer.BadParameter(
                 f"{module} is a standalone library, which carries no placements, schedules or "
                 "pictures of its memory; compile -v prints the first two, --memory lists the last."
@@ -126,7 +131,7 @@ def inspect_module(
     about = _describe(artifact, check)
     if print_json(about):
         return
-    if not memory_svg or memory or kernels or weights or placements or schedules:
+    if not memory_svg or memory or kernels or weights or placements or schedules or why:
         _print(artifact, about, kernels, weights)
     if placements:
         facts = "tensor", "shape", "stored_as", "storage", "image", "scope", "reason"
@@ -135,10 +140,32 @@ def inspect_module(
         if chosen := about.get("algorithms"):
             _print_records("Algorithms", chosen, ("convolution", "algorithm", "reason"))
         _print_schedules(about.get("schedules", {}))
+    if why:
+        _print_evidence(str(about["device"]))
     if plan is not None and memory:
         _print_memory(plan)
     if check:
         note(("Every byte matches its digest.", "green"))
+
+
+def _print_evidence(device: str) -> None:
+    """Print the numbers of a preset that decisions rest on, and their sources."""
+    from dataclasses import asdict, is_dataclass
+
+    from ..devices.presets import PRESETS, SOURCES
+
+    def value(name: str) -> str:
+        found = PRESETS[device]
+        for part in name.split("."):
+            found = getattr(found, part)
+        facts = asdict(found) if is_dataclass(found) and not isinstance(found, type) else found
+        return knobs_text(facts) if isinstance(facts, dict) else str(facts)
+
+    if device not in SOURCES:
+        note(f"The heuristics for {device} were measured where tvmflow is developed, or assumed.")
+        return
+    rows = [(name, value(name), source) for name, source in SOURCES[device].items()]
+    print_table(f"Evidence for {device}", ["fact", "value", "source"], rows)
 
 
 def _describe(artifact: Artifact, checked: bool) -> JsonObject:

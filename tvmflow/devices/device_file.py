@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import TargetError, nearest
 from ..runtime.json_types import JsonMapping, JsonObject
 from ..runtime.regular_files import read_text
-from .presets import PRESETS, Device, preset_of
+from .presets import ASSUMED, PRESETS, SOURCES, Device, preset_of
 
 if TYPE_CHECKING:
     from ..runtime.devices import DeviceInfo
@@ -55,7 +55,7 @@ class Origin(str, Enum):
     ASSUMED = "assumed"  #: Taken from the vendor's documents, or another class of devices.
 
 
-#: Facts of the presets that no measurement supports yet.
+#: Facts of the presets that no measurement supports, if `SOURCES` does not list them.
 _ASSUMED = ("texture.", "wave", "max_group_depth")
 
 
@@ -95,6 +95,8 @@ _RANGES = {
     "product": Range(1e-2, 1e2, whole=False),
     "tile": Range(0, 1e4, whole=False),
     "weight": Range(0, 1e4, whole=False),
+    "launch": Range(0, 1e9, whole=False),
+    "tall": Range(1, 1 << 20),
 }
 _RATES = Range(1e-6, 1e9, whole=False)
 #: Facts that no file states: the layout is the class's, two belong to other targets, and one is
@@ -197,7 +199,8 @@ class DeviceFile:
         """Return every fact with its origin, also those of the preset."""
         found = {}
         for name, value in flattened(PRESETS[self.preset]):
-            is_assumed = name.startswith(_ASSUMED)
+            source = SOURCES.get(self.preset, {}).get(name)
+            is_assumed = name.startswith(_ASSUMED) if source is None else source == ASSUMED
             origin = Origin.ASSUMED if is_assumed else Origin.PRESET
             found[name] = self.facts.get(name, Fact(value, origin))
         return found

@@ -13,6 +13,15 @@ Sources of the facts; none of them is measured here:
   work-items of up to 32 registers in a core). Clocks and memory: MediaTek's product pages of
   Dimensity 8100 (G610 with six cores, LPDDR5-6400) and Helio G96 (G57 with two cores, of the six
   that it may have; LPDDR4X-4266, 32 bits wide).
+- Adreno 620, 630 and 640: shader processors as above; clocks and memory of Snapdragon 765G, 845 and
+  855. Multiply-adds and texels of 630 and 640 are what ArchProbe measures (2 x 256; 890 GFLOP/s of
+  640, which has half as many again), those of 620 are an assumption. ArchProbe's bandwidths of
+  images are 166 and 102 bytes a clock and core, the ratio of the texels.
+- Mali-G76, G710 and G720: the same datasheet; clocks and memory of Exynos 9820 (12 cores,
+  LPDDR4X-4266), Dimensity 9000 (10 cores, LPDDR5X-7500) and 9300 (12 cores, LPDDR5T-9600).
+- Launches: 620's is measured (10,000 empty kernels in a queue, see ``docs/gpu.md``); the others
+  are fitted with the constants of :mod:`tvmflow.tuning.device_model`, one for Adreno 6xx, one for
+  7xx and 8xx, and one for Mali.
 - Shader cores of AMD's and NVIDIA's: their white papers.
 """
 
@@ -28,8 +37,8 @@ class Gpu:
     """Names and facts of a GPU."""
 
     name: str
-    #: Instruction set: ``ir3`` (Adreno), ``valhall`` (Mali since 2019), ``rdna`` (AMD), ``xe``
-    #: (Intel) or ``sass`` (NVIDIA).
+    #: Instruction set: ``ir3`` (Adreno), ``bifrost`` and ``valhall`` (Mali since 2016 and 2019),
+    #: ``rdna`` (AMD), ``xe`` (Intel) or ``sass`` (NVIDIA).
     isa: str
     #: Name in the offline compiler: a simulated device of Mesa, a device of `ocloc`, or an
     #: architecture of `ptxas`.
@@ -52,6 +61,8 @@ class Gpu:
     #: Highest clock in MHz and memory bandwidth in GB/s, in one system on chip.
     clock_mhz: int | None = None
     bandwidth_gbps: float | None = None
+    #: Microseconds that a launch adds to the time of its kernel.
+    launch_us: float | None = None
 
     @property
     def target(self) -> str:
@@ -61,16 +72,113 @@ class Gpu:
 
 #: Registers of an Adreno shader processor: 64 or 96 vectors of four for 128 work-items.
 _REGISTERS_64, _REGISTERS_96 = 64 * 4 * 128, 96 * 4 * 128
+#: Microseconds of a launch, fitted to kernels on Adreno 6xx, on 7xx, and on a Mali-G76.
+_LAUNCH_6XX, _LAUNCH_7XX, _LAUNCH_MALI = 12.2, 3.06, 25.2
 _GPUS = (
     Gpu("adreno-618", "ir3", "618", "adreno", 64, 1),
-    Gpu("adreno-630", "ir3", "630", "adreno", 64, 2),
-    Gpu("adreno-660", "ir3", "660", "adreno", 64, 3, 256, 8, _REGISTERS_64, 16, 840, 51.2),
-    Gpu("adreno-730", "ir3", "730", "adreno", 64, 4, 256, 16, _REGISTERS_96, 16),
-    Gpu("adreno-740", "ir3", "740", "adreno", 64, 6, 256, 16, _REGISTERS_96, 16, 680, 67.2),
+    Gpu("adreno-620", "ir3", "620", "adreno", 64, 1, 256, 8, _REGISTERS_64, 16, 625, 17.1, 18.7),
+    Gpu(
+        "adreno-630",
+        "ir3",
+        "630",
+        "adreno",
+        64,
+        2,
+        256,
+        8,
+        _REGISTERS_64,
+        16,
+        710,
+        29.9,
+        _LAUNCH_6XX,
+    ),
+    Gpu(
+        "adreno-640",
+        "ir3",
+        "640",
+        "adreno",
+        64,
+        2,
+        384,
+        12,
+        _REGISTERS_64,
+        16,
+        585,
+        34.1,
+        _LAUNCH_6XX,
+    ),
+    Gpu(
+        "adreno-660",
+        "ir3",
+        "660",
+        "adreno",
+        64,
+        3,
+        256,
+        8,
+        _REGISTERS_64,
+        16,
+        840,
+        51.2,
+        _LAUNCH_6XX,
+    ),
+    Gpu(
+        "adreno-730",
+        "ir3",
+        "730",
+        "adreno",
+        64,
+        4,
+        256,
+        16,
+        _REGISTERS_96,
+        16,
+        818,
+        51.2,
+        _LAUNCH_7XX,
+    ),
+    Gpu(
+        "adreno-740",
+        "ir3",
+        "740",
+        "adreno",
+        64,
+        6,
+        256,
+        16,
+        _REGISTERS_96,
+        16,
+        680,
+        67.2,
+        _LAUNCH_7XX,
+    ),
     Gpu("adreno-750", "ir3", "750", "adreno", 64, 6, 256, 16, _REGISTERS_96, 16),
-    Gpu("adreno-830", "ir3", "830", "adreno", 64, 6, 256, 16, _REGISTERS_96, 16, 1100, 84.8),
-    Gpu("mali-g57", "valhall", "9093", "mali", 16, 6, 32, 4, 32 << 10, 64, 950, 17.1),
-    Gpu("mali-g610", "valhall", "a867", "mali", 16, 6, 64, 8, 32 << 10, 64, 860, 51.2),
+    Gpu(
+        "adreno-830",
+        "ir3",
+        "830",
+        "adreno",
+        64,
+        6,
+        256,
+        16,
+        _REGISTERS_96,
+        16,
+        1100,
+        84.8,
+        _LAUNCH_7XX,
+    ),
+    Gpu("mali-g76", "bifrost", "", "mali", 8, 12, 24, 2, 24 << 10, 96, 702, 34.1, _LAUNCH_MALI),
+    Gpu("mali-g57", "valhall", "9093", "mali", 16, 6, 32, 4, 32 << 10, 64, 950, 17.1, _LAUNCH_MALI),
+    Gpu(
+        "mali-g610", "valhall", "a867", "mali", 16, 6, 64, 8, 32 << 10, 64, 860, 51.2, _LAUNCH_MALI
+    ),
+    Gpu(
+        "mali-g710", "valhall", "a862", "mali", 16, 10, 64, 8, 32 << 10, 64, 850, 60.0, _LAUNCH_MALI
+    ),
+    Gpu(
+        "mali-g720", "valhall", "", "mali", 16, 12, 128, 8, 64 << 10, 128, 1300, 76.8, _LAUNCH_MALI
+    ),
     Gpu("amd-navi21", "rdna", "navi21", "nvidia", 32, 80),
     Gpu("amd-gfx1201", "rdna", "gfx1201", "nvidia", 32, 64),
     # Iris Xe of Tiger Lake, Arc A770 and Arc B580.

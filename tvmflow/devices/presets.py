@@ -6,8 +6,11 @@ convolution.  Schedules read these facts and never the name of a device.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from .gpus import Gpu
 
 if TYPE_CHECKING:
     from ..runtime.devices import DeviceInfo
@@ -15,15 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TextureSpeed:
-    """Speeds of textures, relative to buffers of the same device.
-
-    Values that were not measured are assumptions from the vendor's optimisation guide; see
-    ``docs/texture.md``.
-    """
+    """Speeds of textures, relative to buffers of the same device; :data:`SOURCES` has sources."""
 
     write: float  #: Writing texels.
     stream: float  #: Reading texels for the first time, from memory.
     cached: float  #: Reading them again, from the cache.
+    tall: int = 1 << 20  #: Rows of an image of weights beyond which a buffer is faster.
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class WinogradCost:
     product: float
     tile: float  #: Write, read and transform of a vector of a transformed tile.
     weight: float  #: Read of a vector of the transformed weights.
+    launch: float = 0.0  #: A launch, of which Winograd's algorithm has two more.
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,7 @@ class Device:
     multiprocessors: Multiprocessors | None = None  #: Known for the target ``cuda`` only.
     #: Whether the byte dot product instruction takes two signed factors.
     signed_dots: bool | None = None
-    #: Time that a launch adds to that of its kernel.  The default was measured with PoCL, as the
-    #: extra time per launch of ten layers in three kernels each; a device file has the time of an
-    #: empty kernel in a queue of many.
+    #: Time that a launch adds to that of its kernel, in microseconds.
     launch_us: float = 2.0
 
     @property
@@ -134,27 +133,26 @@ _ADRENO = Device(
     stage_input=False,
     image_extent=16384,
     image_layers=2048,
-    texture=TextureSpeed(write=1.0, stream=1.0, cached=3.0),
+    texture=TextureSpeed(write=1.0, stream=1.7, cached=2.0, tall=2048),
     fp16=True,
-    # Of eight convolutions that AutoTVM measured on Adreno 660 and 740 with F(2×2) and directly,
-    # these numbers say which is faster for six: tiles cost more than was assumed before (44).
-    winograd=WinogradCost(product=1.3, tile=100.0, weight=20.0),
+    winograd=WinogradCost(product=0.56, tile=113.0, weight=2.6, launch=1e5),
     wave=64,
     convolution=Tiling(vectors=6, items=112, channels=32),
-    depthwise=Tiling(vectors=2, items=112, channels=8, by_map=True),
+    depthwise=Tiling(vectors=3, items=112, channels=8, by_map=True),
+    launch_us=6.1,
 )
 # Arm Mali Bifrost/Valhall: 16-wide warps and half the registers of Adreno.
-# Buffers and textures share their cache.
 _MALI = replace(
     _ADRENO,
     name="mali",
     accumulators=8,
     group_size=32,
     max_group_size=256,
-    texture=TextureSpeed(write=0.8, stream=1.0, cached=0.9),
+    texture=TextureSpeed(write=0.8, stream=1.0, cached=1.29),
     wave=16,
-    convolution=Tiling(vectors=4, items=64, channels=16),
-    depthwise=Tiling(vectors=2, items=64, channels=8, by_map=True),
+    convolution=Tiling(vectors=4, items=32, channels=8),
+    depthwise=Tiling(vectors=2, items=32, channels=8, by_map=True),
+    launch_us=25.2,
 )
 # NVIDIA since Volta: scalar lanes, 255 registers a thread.
 # Buffers and textures share the L1 cache, but texture reads have a quarter of its rate. The OpenCL
@@ -166,11 +164,51 @@ _NVIDIA = replace(
     texture=TextureSpeed(write=0.8, stream=1.0, cached=0.5),
     fp16=False,
     wave=32,
+    launch_us=2.0,
     convolution=Tiling(vectors=16, items=64),
     depthwise=Tiling(vectors=4, items=64),
 )
 #: The presets of ``--device``.
 PRESETS = {device.name: device for device in (_CPU, _ADRENO, _MALI, _NVIDIA)}
+
+#: The source of a number that nobody measured.
+ASSUMED = "assumption, not measured"
+#: Source of each number that decisions on phones' GPUs rest on, by preset and fact;
+#: ``docs/gpu.md`` has their addresses.
+SOURCES: Mapping[str, Mapping[str, str]] = {
+    "adreno": {
+        "texture.write": ASSUMED,
+        "texture.stream": "adreno-llms on an Adreno 620: 13.46 and 7.85 GB/s",
+        "texture.cached": "ArchProbe on an Adreno 640: 194.6 and 96.3 GB/s",
+        "texture.tall": "adreno-llms on a 620: 1024 rows gain 8 %, 4096 lose 8 %",
+        "winograd": "201 convolutions tuned both ways on Adreno 660, 730, 740",
+        "convolution": "AutoTVM's best on 660, 730, 740; all trials on 630, 640",
+        "depthwise": "AutoTVM's best on 660, 730, 740, by the device model",
+        "launch_us": "mean of fits to kernels: 12.2 on Adreno 6xx, 3.06 on 7xx",
+    },
+    "mali": {
+        "texture.write": ASSUMED,
+        "texture.stream": "ArchProbe on a Mali-G76: equal; 78 of 80 best trials read images",
+        "texture.cached": "ArchProbe on a Mali-G76: 30 and 23.3 GB/s",
+        "texture.tall": ASSUMED,
+        "winograd": ASSUMED + "; Adreno's",
+        "convolution": "80 best trials on a Mali-G76: 4 vectors, 32 items, 8 channels",
+        "depthwise": "80 best trials on a Mali-G76",
+        "launch_us": "fitted to 80 kernels on a Mali-G76",
+    },
+}
+#: Vectors of a convolution's tile by series of Adreno GPUs: what is best by the device model, in
+#: the direction of the phones' best trials (4 vectors on 6xx; 7xx: 8 to 16).
+_VECTORS = {"adreno-6": 5, "adreno-7": 10, "adreno-8": 10}
+
+
+def device_of(gpu: Gpu) -> Device:
+    """Return the preset of a GPU, with what was measured of the GPU or its series."""
+    device = PRESETS[gpu.preset]
+    vectors = next((v for name, v in _VECTORS.items() if gpu.name.startswith(name)), None)
+    if vectors is not None:
+        device = replace(device, convolution=replace(device.convolution, vectors=vectors))
+    return device if gpu.launch_us is None else replace(device, launch_us=gpu.launch_us)
 
 
 def preset_of(info: DeviceInfo) -> Device:

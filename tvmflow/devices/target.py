@@ -26,7 +26,7 @@ from .host import Host
 from .presets import PRESETS as PRESETS
 from .presets import Device as Device
 from .presets import Tiling as Tiling
-from .presets import first_gpu
+from .presets import device_of, first_gpu
 from .presets import preset_of as preset_of
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
     """Check the user's choice and fill in what ``auto`` leaves open.
 
     The target is one of :data:`TARGETS`; the device ``auto``, a name in :data:`PRESETS`, a GPU
-    (`gpus`), which selects its preset, or a device file (`device_file`); the host the LLVM triple
+    (`gpus`), which refines its preset, or a device file (`device_file`); the host the LLVM triple
     of the machine that loads the module, this one by default.  ``auto`` queries the running device
     for ``opencl``, and means ``nvidia`` for ``cuda`` and ``cpu`` for ``llvm``.
 
@@ -181,6 +181,8 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
             return TargetSpec("opencl", described, host)
         device = described.name
     if (named := gpu_named(device)) is not None:
+        if target == "opencl":
+            return TargetSpec("opencl", device_of(named), host)
         device = named.preset
     check_choice("device", device, ("auto", *PRESETS, *GPUS))
     machine = Host.parse(host)

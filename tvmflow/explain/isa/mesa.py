@@ -83,7 +83,12 @@ def _is_in(tree: Tree, gpu: Gpu) -> bool:
 
 
 def find_tree(gpu: Gpu, suite: str) -> Tree:
-    """Return the tree that has a GPU's compiler; a `DeviceError` if there is none yet."""
+    """Return the tree that has a GPU's compiler; a `DeviceError` if there is none yet, or ever."""
+    if not gpu.chip:
+        raise DeviceError(
+            f"Compiling for {gpu.name} failed: tvmflow knows no compiler for this GPU.",
+            remedy="Choose a GPU of the same vendor, such as mali-g610.",
+        )
     return MESA.find(gpu, suite)
 
 

@@ -42,7 +42,9 @@ def setup(gpu: Gpu, suite: str) -> Tree:
     if gpu.isa not in _SOFTWARE:
         raise _failed(
             f"Debian has no compiler for {gpu.name}",
-            "python -m pip install nvidia-cuda-nvcc nvidia-cuda-nvdisasm",
+            "python -m pip install nvidia-cuda-nvcc nvidia-cuda-nvdisasm"
+            if gpu.isa == "sass"
+            else "Choose a GPU of the same vendor, such as mali-g610.",
         )
     if not _SUITE.fullmatch(suite):
         raise _failed(f"{suite!r} is no name of a suite of Debian", _OTHER_SUITE)

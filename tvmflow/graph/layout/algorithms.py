@@ -10,14 +10,17 @@ with differently arranged weights.  Costs are in multiply-adds of vectors of ``c
 
     direct    =  9 * I * O' * H * W
     winograd  =  a*a * I * O' * t * product * idle  +  a*a * t * (I' + O') * tile
-                 +  a*a * I * O' * weight
+                 +  a*a * I * O' * weight  +  2 * launch
 
-``product``, ``tile`` and ``weight`` are facts of the device
-(:class:`tvmflow.devices.presets.WinogradCost`): the cost of a multiply-add of the products,
-relative to one of the direct schedule; the cost of writing, reading and transforming a vector of
-a transformed tile; and the cost of reading one transformed weight, of which there are 16 or 36
-for 9.  ``idle`` counts waves: on a GPU, how many times more work-items would keep it busy than the
-products have.  Direct convolutions with few outputs split their sums over more work-items.
+The factors are facts of the device (:class:`tvmflow.devices.presets.WinogradCost`):
+
+- ``product``: a multiply-add of the products, relative to one of the direct schedule;
+- ``tile``: writing, reading and transforming a vector of a transformed tile;
+- ``weight``: reading one transformed weight, of which there are 16 or 36 for 9;
+- ``launch``: a launch, of which there are two more.
+
+``idle`` counts waves: on a GPU, how many times more work-items would keep it busy than the products
+have.  Direct convolutions with few outputs split their sums over more work-items.
 """
 
 from __future__ import annotations
@@ -174,11 +177,12 @@ def cost(convolution: Convolution, algorithm: str, device: Device) -> float:
     facts, idle = device.winograd, 1.0
     if not device.is_cpu:
         idle = max(1.0, FEW_ITEMS * device.convolution.vectors / (points * outputs * count))
-    return points * (
+    each_point = (
         c.inputs * outputs * count * facts.product * idle
         + count * blocks * facts.tile
         + c.inputs * outputs * facts.weight
     )
+    return points * each_point + 2 * facts.launch
 
 
 def choose(

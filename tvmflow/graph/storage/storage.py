@@ -23,7 +23,14 @@ from tvm import IRModule
 from ...devices.target import Device
 from ...errors import CompileError
 from ...ir.names import found_in, resolve_names, unique
-from ...ir.scope import HALF_BUFFER, constant_scope, interface_scope, panel_scope, with_half
+from ...ir.scope import (
+    HALF_BUFFER,
+    constant_scope,
+    extent_of,
+    interface_scope,
+    panel_scope,
+    with_half,
+)
 from .placement import Cause, Placement, Retarget, Sides
 from .uses import Tensor, Uses, prefers_texture
 
@@ -155,6 +162,10 @@ class StoragePass:
             return buffer("asked", "asked for")
         if self.storage == "texture":
             return chosen(scope, "asked", "asked for")
+        tall = self.device.texture.tall
+        if tensor.constant and (rows := extent_of(tensor.shape, scope).height) > tall:
+            return buffer("cost", f"an image of {rows} rows: with more than {tall}, buffers are "
+                          "faster")  # fmt: skip
         copy = ""
         if tensor.obstacle:
             copy = "texture" if tensor.written_as_buffer else "buffer"
