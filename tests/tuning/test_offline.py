@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -93,9 +92,7 @@ def test_machine_code_decides_between_finalists():
     assert asked == [len(found) * (1 + FINALISTS)]
     for each in found:
         assert (each.heuristic.code.spills, each.best.code.spills) == (5, 0)
-        search = Descent(each.task, A740)
-        fast = search.seconds(each.best.knobs, replace(each.best.code, waves=16))
-        assert each.best.seconds == search.seconds(each.best.knobs, each.best.code) >= fast
+        assert each.best.seconds == Descent(each.task, A740).seconds(each.best.knobs)
 
 
 @pytest.mark.opencl
@@ -131,5 +128,5 @@ def test_what_the_model_does_not_know_is_said():
     assert "family moving" in why_unknown(tasks("adreno")["moving"])
     with pytest.raises(TvmflowError, match="convolutions that read textures were expected"):
         predict(list(buffers.values()), A740)
-    with pytest.raises(TargetError, match="adreno-618 failed: the model knows Adreno"):
+    with pytest.raises(TargetError, match="adreno-618 failed: the model knows Adreno and Mali"):
         predict(known(), GPUS["adreno-618"])

@@ -1,8 +1,8 @@
 """Model of a GPU: time of a kernel from its waves, issue slots, fetches and bytes.
 
-A *wave* is 64 work-items that execute instructions together.  A shader core holds as many waves as
-its registers allow, and runs one while another waits for texels.  A kernel then takes little more
-than the longest of::
+A *wave* has as many work-items as execute an instruction together.  A shader core holds as many
+waves as its registers allow, and runs one while another waits for texels.  A kernel then takes
+little more than the longest of::
 
     busy     waves of the busiest core × steps × the slowest unit's clocks for a wave's step,
              which does multiply-adds, moves texels to registers, or the lines that they
@@ -10,12 +10,15 @@ than the longest of::
     waiting  waves of the busiest core / waves that it holds × steps × latency
     memory   bytes / bandwidth
 
-plus a launch.  Groups are assigned whole, so that the busiest core has ``ceil(groups / cores)``.
+plus a launch.  Groups are assigned whole: with few of them, the busiest core has
+``ceil(groups / cores)``.  Values that do not fit the registers of a work-item go through memory in
+each step, which takes many times as long.
 
-The constants are fitted to AutoTVM's measurements on an Adreno 660 and a 740, which are the logs
-in `tuning_logs` (``benchmarks/device_model.py``, which also measures the errors of predictions for
-a log that the fit excluded).  All fields of a kernel and results may be NumPy arrays, for many
-kernels at a time.
+The constants are fitted to measurements of phones: AutoTVM's best trials on Adreno 660, 730 and
+740, whole spaces of trials on Adreno 630 and 640, and best trials on a Mali-G76
+(``benchmarks/evidence.py``, which also measures the errors of predictions for GPUs and networks
+that the fit excluded).  All fields of a kernel and results may be NumPy arrays, for many kernels at
+a time.
 """
 
 from __future__ import annotations
@@ -32,10 +35,12 @@ from ..errors import TargetError
 #: A number for one kernel, or one for each of many.
 Number: TypeAlias = "float | NDArray[np.float64]"
 
-#: Work-items in a wave, and most waves that a core holds (Mesa's tables).
-WAVE, MOST_WAVES = 64, 16
 #: Bytes of a line of the caches.
 LINE = 64
+#: Waves that a core holds at least, whatever their registers.
+LEAST_WAVES = 2
+#: Groups of a core from which on it does not matter that they are assigned whole.
+MANY_GROUPS = 8
 
 
 @dataclass(frozen=True)
@@ -59,43 +64,60 @@ class Kernel:
     sum_bytes: Number
     #: Fewest bytes that memory has to move: inputs, weights and results.
     bytes: Number
+    #: Texels of a step that an item keeps in registers at once.
+    live: Number
     #: Whether products in half precision are added up in fp32, as AutoTVM's schedules do.
     is_mixed: bool | NDArray[np.bool_] = False
 
 
 @dataclass(frozen=True)
 class Constants:
-    """Constants fitted to all logs, common to all Adreno GPUs, except for the launch."""
+    """Constants of the GPUs of one vendor; defaults are fitted to Adreno."""
 
-    #: Microseconds of a launch, on GPUs of the 6xx and of the 7xx series.
-    launch_6xx_us: float = 10.3
-    launch_7xx_us: float = 3.1
-    #: Achieved share of the published memory bandwidth and multiply-add rate.
-    memory_share: float = 0.644
-    multiply_add_share: float = 0.631
-    #: Issue slots of a product in half precision that is added up in fp32: multiply, convert, add.
-    mixed_slots: float = 1.55
-    #: Issue slots for the address of a fetch.
-    fetch_slots: float = 1.13
-    #: Bytes a clock of a core: texels to registers, and lines from the second cache.
-    texel_bytes: float = 140.0
-    line_bytes: float = 115.0
+    #: Achieved share of the published memory bandwidth and multiply-add rate, and of the texels
+    #: that are filtered in a clock, with 16 bytes each.
+    memory_share: float = 1.0
+    multiply_add_share: float = 0.446
+    texel_share: float = 1.23
+    #: Issue slots of a product in half precision that is added up in fp32.
+    mixed_slots: float = 1.01
+    #: Bytes of lines that a core has from the second cache in a clock.
+    line_bytes: float = 101.0
     #: Clocks that a step waits, and that each of its fetches adds.
-    step_clocks: float = 98.4
-    fetch_clocks: float = 37.6
+    step_clocks: float = 69.7
+    fetch_clocks: float = 39.1
     #: Clocks before a group's first step and after its last one.
-    group_clocks: float = 479.0
+    group_clocks: float = 335.0
     #: Registers of an item besides its sums, and for each texel of a step (of 16 bytes).
-    base_registers: float = 2.37
-    texel_registers: float = 1.07
+    base_registers: float = 2.08
+    texel_registers: float = 0.398
     #: Registers of four sums in half precision.
-    half_registers: float = 0.748
+    half_registers: float = 0.918
+    #: Vectors of sums and texels of an item, of 16 bytes, beyond which they are spilled, and clocks
+    #: of a wave's step for each further one.
+    spill_registers: float = 41.0
+    spill_clocks: float = 177.0
+    #: Power of an item's registers with which the waves fall that a core holds.
+    occupancy: float = 1.38
     #: Overlap of the units' work, as the exponent of the norm that combines their times: with 1
     #: they take turns, with large values only the longest time counts.
-    overlap: float = 5.38
+    overlap: float = 2.83
 
 
-CONSTANTS = Constants()
+#: Constants of Mali.  Registers are Arm's: 64 of 32 bits for an item, or 32 if a core is full.
+_MALI = Constants(
+    memory_share=0.943,
+    multiply_add_share=0.249,
+    texel_share=0.52,
+    line_bytes=102.0,
+    step_clocks=72.3,
+    fetch_clocks=44.0,
+    base_registers=2.0,
+    texel_registers=0.75,
+    spill_registers=16.0,
+)
+#: Constants by instruction set.
+CONSTANTS = {"ir3": Constants(), "bifrost": _MALI, "valhall": _MALI}
 
 
 @dataclass(frozen=True)
@@ -104,82 +126,86 @@ class Rates:
 
     cores: int
     ghz: float
-    #: Multiply-adds in fp32 of one core.
+    #: Multiply-adds in fp32 of one core, and texels that it filters.
     multiply_adds: int
-    #: Registers of four 32-bit values that a work-item has if a core holds two waves.
-    registers: int
+    texels: int
+    #: Waves that a core holds, and registers of four 32-bit values that their items then have.
+    waves: int
+    registers: float
     #: Memory bandwidth in 10⁹ bytes a second.
     memory_gb: float
+    #: Seconds of a launch.
+    launch_s: float
 
 
 def rates_of(gpu: Gpu) -> Rates:
     """Return the rates that the model uses.
 
-    Raises `TargetError` if the GPU is no Adreno, the only kind with measurements, or a rate is
-    unknown.
+    Raises `TargetError` if the GPU is no Adreno or Mali, the only kinds with measurements, or a
+    rate is unknown.
     """
     if (rates := _known(gpu)) is None:
         known = [other.name for other in GPUS.values() if _known(other) is not None]
         raise TargetError(
-            f"Predicting times on {gpu.name} failed: the model knows Adreno GPUs whose rates are "
-            "published.",
+            f"Predicting times on {gpu.name} failed: the model knows Adreno and Mali GPUs whose "
+            "rates are published.",
             remedy=f"Choose one of {', '.join(known)}.",
         )
     return rates
 
 
 def _known(gpu: Gpu) -> Rates | None:
-    cores, adds, held, clock, memory = (
-        *(gpu.cores, gpu.multiply_adds, gpu.registers),
-        *(gpu.clock_mhz, gpu.bandwidth_gbps),
-    )
-    if gpu.isa != "ir3" or not (cores and adds and held and clock and memory):
+    cores, adds, texels = gpu.cores, gpu.multiply_adds, gpu.texels
+    waves, held, launch = gpu.waves, gpu.registers, gpu.launch_us
+    clock, memory = gpu.clock_mhz, gpu.bandwidth_gbps
+    if gpu.isa not in CONSTANTS or not (cores and adds and texels and waves and held):
         return None
-    return Rates(cores, clock / 1e3, adds, held // (4 * 2 * WAVE), memory)
+    if not (clock and memory and launch):
+        return None
+    each = held / (4 * waves * gpu.wave)
+    return Rates(cores, clock / 1e3, adds, texels, waves, each, memory, 1e-6 * launch)
 
 
-def registers(kernel: Kernel, constants: Constants = CONSTANTS) -> Number:
+def registers(kernel: Kernel, constants: Constants) -> Number:
     """Return the registers of a work-item, of four 32-bit values each."""
     sums = np.where(np.less(kernel.sum_bytes, 4), constants.half_registers, 1.0) * kernel.sums
     texels = kernel.fetches * kernel.texel_bytes / 16 * constants.texel_registers
     return constants.base_registers + sums + texels
 
 
-def waves_held(registers: Number, rates: Rates) -> Number:
+def waves_held(registers: Number, rates: Rates, constants: Constants) -> Number:
     """Return the waves that a core holds at a time, by the registers of a work-item."""
-    return np.clip(np.floor(rates.registers / registers) * 2, 2, MOST_WAVES)
+    held = rates.waves * np.power(rates.registers / registers, constants.occupancy)
+    return np.clip(held, LEAST_WAVES, rates.waves)
 
 
-def seconds(
-    kernel: Kernel, gpu: Gpu, constants: Constants = CONSTANTS, held: Number | None = None
-) -> Number:
-    """Predict the time of a launch in seconds; raises as `rates_of` does.
-
-    ``held`` is the number of waves that a core holds, if a compiler has reported it.
-    """
-    rates, c = rates_of(gpu), constants
+def seconds(kernel: Kernel, gpu: Gpu, constants: Constants | None = None) -> Number:
+    """Predict the time of a launch in seconds; raises as `rates_of` does."""
+    rates = rates_of(gpu)
+    c = constants or CONSTANTS[gpu.isa]
     is_half = np.less(kernel.sum_bytes, 4)
     slots = np.where(kernel.is_mixed, c.mixed_slots, np.where(is_half, 0.5, 1.0))
-    issued = kernel.multiply_adds * slots + c.fetch_slots * kernel.fetches
+    issued = kernel.multiply_adds * slots + kernel.fetches
     step = _together(
         c.overlap,
-        issued * WAVE / (rates.multiply_adds * c.multiply_add_share),
-        kernel.fetches * kernel.texel_bytes * WAVE / c.texel_bytes,
+        issued * gpu.wave / (rates.multiply_adds * c.multiply_add_share),
+        kernel.fetches * kernel.texel_bytes * gpu.wave / (16 * rates.texels * c.texel_share),
         kernel.lines * LINE / c.line_bytes,
     )
-    if held is None:
-        held = waves_held(registers(kernel, c), rates)
-    waves = np.ceil(kernel.items / WAVE)
-    groups = np.ceil(kernel.groups / rates.cores)
+    held = waves_held(registers(kernel, c), rates, c)
+    live = kernel.sums * kernel.sum_bytes / 4 + kernel.live * kernel.texel_bytes / 16
+    spilling = c.spill_clocks * np.maximum(0.0, live - c.spill_registers)
+    waves = np.ceil(kernel.items / gpu.wave)
+    each = np.asarray(kernel.groups / rates.cores)
+    groups = np.where(each < MANY_GROUPS, np.ceil(each), each)
     # Groups run whole; a group with more waves than fit runs at the pace of those that do.
-    together = np.maximum(1, held // waves)
-    rounds = np.where(waves > held, groups * waves / held, np.ceil(groups / together))
-    busy = groups * waves * kernel.steps * step
-    wait = c.step_clocks + c.fetch_clocks * kernel.fetches
+    rounds = np.maximum(1.0, groups * waves / held)
+    busy = groups * waves * kernel.steps * (step + spilling)
+    wait = c.step_clocks + c.fetch_clocks * kernel.fetches + spilling
     waiting = rounds * (kernel.steps * wait + c.group_clocks)
     memory = kernel.bytes / (c.memory_share * rates.memory_gb * 1e9)
     clock = rates.ghz * 1e9
-    return launch(gpu, c) + _together(c.overlap, busy / clock, waiting / clock, memory)
+    return rates.launch_s + _together(c.overlap, busy / clock, waiting / clock, memory)
 
 
 def _together(power: float, *times: Number) -> Number:
@@ -190,13 +216,7 @@ def _together(power: float, *times: Number) -> Number:
     return np.asarray(longest * shares ** (1 / power))
 
 
-def launch(gpu: Gpu, constants: Constants = CONSTANTS) -> float:
-    """Return the seconds of a launch alone."""
-    is_old = gpu.name.removeprefix("adreno-") < "7"
-    return 1e-6 * (constants.launch_6xx_us if is_old else constants.launch_7xx_us)
-
-
-def copying(moved: Number, gpu: Gpu, constants: Constants = CONSTANTS) -> Number:
+def copying(moved: Number, gpu: Gpu, constants: Constants | None = None) -> Number:
     """Return the seconds of a launch that copies ``moved`` bytes, which are read and written."""
-    rates = rates_of(gpu)
-    return launch(gpu, constants) + 2 * moved / (constants.memory_share * rates.memory_gb * 1e9)
+    rates, c = rates_of(gpu), constants or CONSTANTS[gpu.isa]
+    return rates.launch_s + 2 * moved / (c.memory_share * rates.memory_gb * 1e9)

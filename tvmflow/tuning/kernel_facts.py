@@ -1,7 +1,8 @@
 """Facts of a convolution's kernel for :mod:`.device_model`, from its shape and knobs.
 
-Nothing is compiled.  The supported kernels read textures: convolutions, pointwise or not, and
-depthwise ones.  Lanes of a wave are items along columns first, then along rows and channels.
+Nothing is compiled.  Knobs may be arrays, for many kernels at a time.  The supported kernels read
+textures: convolutions, pointwise or not, and depthwise ones.  Lanes of a wave are items along
+columns first, then along rows and channels.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..schedules import conv2d, conv2d_1x1, depthwise
-from .device_model import LINE, WAVE, Kernel, Number
+from .device_model import LINE, Kernel, Number
 
 #: Families whose kernels the model supports.
 FAMILIES = (conv2d.NAME, conv2d_1x1.NAME, depthwise.NAME)
@@ -37,11 +38,13 @@ class Precision:
         return 4 * self.stored
 
 
-def lanes_along(group_o: Number, group_h: Number, group_w: Number) -> tuple[Number, Number, Number]:
+def lanes_along(
+    group_o: Number, group_h: Number, group_w: Number, wave: int
+) -> tuple[Number, Number, Number]:
     """Return the numbers of different channels, rows and columns of a wave's items."""
-    columns = np.minimum(group_w, WAVE)
-    rows = np.minimum(group_h, np.ceil(WAVE / columns))
-    return np.minimum(group_o, np.ceil(WAVE / (columns * rows))), rows, columns
+    columns = np.minimum(group_w, wave)
+    rows = np.minimum(group_h, np.ceil(wave / columns))
+    return np.minimum(group_o, np.ceil(wave / (columns * rows))), rows, columns
 
 
 def lines_of(texels: Number, texel_bytes: Number) -> Number:
@@ -50,7 +53,7 @@ def lines_of(texels: Number, texel_bytes: Number) -> Number:
 
 
 def convolution(
-    shape: conv2d.Shape, knobs: Mapping[str, Any], precision: Precision, stride: int
+    shape: conv2d.Shape, knobs: Mapping[str, Any], precision: Precision, stride: int, wave: int
 ) -> Kernel:
     """Return the kernel of a convolution that reads textures, pointwise or not.
 
@@ -59,16 +62,16 @@ def convolution(
     """
     tile_o, tile_h, tile_w, group_o, group_h, group_w = (knobs[name] for name in KNOBS[:6])
     split = knobs.get("split_i", 1)
-    vectors, taps = tile_o * tile_h * tile_w, shape.kernel_w
-    if taps * shape.input_lanes * vectors > conv2d.UNROLLED_PRODUCTS:
-        taps = 1
+    vectors = tile_o * tile_h * tile_w
+    unrolled = shape.kernel_w * shape.input_lanes * vectors <= conv2d.UNROLLED_PRODUCTS
+    taps = np.where(unrolled, shape.kernel_w, 1)
     blocks = -(-shape.inputs // shape.input_block)
     steps = blocks * shape.kernel_h * shape.kernel_w // taps
-    if split > 1:
-        # Items also wait for writing a part into local memory and for reading the others' parts.
-        steps = -(-steps // split) + 2
-    channels, rows, columns = lanes_along(group_o, group_h, group_w)
+    # Items also wait for writing a part into local memory and for reading the others' parts.
+    steps = np.where(np.greater(split, 1), -(-steps // split) + 2, steps)
+    channels, rows, columns = lanes_along(group_o, group_h, group_w, wave)
     weights = shape.input_lanes * taps
+    texels = tile_h * ((tile_w - 1) * stride + taps)
     bytes_in = 4 * blocks * shape.height * shape.width * stride**2
     bytes_out = 4 * shape.outputs * shape.height * shape.width
     return Kernel(
@@ -76,31 +79,31 @@ def convolution(
         items=group_o * group_h * group_w * split,
         steps=steps,
         multiply_adds=4 * shape.input_lanes * taps * vectors,
-        fetches=tile_h * ((tile_w - 1) * stride + taps) + tile_o * weights,
+        fetches=texels + tile_o * weights,
         texel_bytes=precision.texel,
         lines=rows * tile_h * lines_of(columns * tile_w * stride, precision.texel)
         + channels * tile_o * lines_of(weights, precision.texel),
         sums=vectors,
         sum_bytes=precision.sums,
         bytes=precision.stored * (shape.batch * (bytes_in + bytes_out) + shape.weight_bytes // 4),
+        live=texels + tile_o * shape.input_lanes,
     )
 
 
 def depthwise_convolution(
-    shape: depthwise.Shape, knobs: Mapping[str, Any], precision: Precision
+    shape: depthwise.Shape, knobs: Mapping[str, Any], precision: Precision, wave: int
 ) -> Kernel:
     """Return the kernel of a depthwise convolution that reads textures.
 
     A step is a row of the window for a row of the tile, or with ``reuse_rows`` for the whole tile.
     """
     tile_o, tile_h, tile_w, group_o, group_h, group_w = (knobs[name] for name in KNOBS[:6])
-    taps_w, rows_in = shape.kernel_w, 1
-    taps_h = tile_rows = 1
-    if knobs["reuse_rows"]:
-        taps_h, tile_rows = shape.kernel_h, tile_h
-        rows_in = (tile_h - 1) * shape.stride_h + shape.span_h
+    reuse, taps_w = knobs["reuse_rows"], shape.kernel_w
+    taps_h, tile_rows = np.where(reuse, shape.kernel_h, 1), np.where(reuse, tile_h, 1)
+    rows_in = np.where(reuse, (tile_h - 1) * shape.stride_h + shape.span_h, 1)
     columns_in = (tile_w - 1) * shape.stride_w + shape.span_w
-    channels, rows, columns = lanes_along(group_o, group_h, group_w)
+    channels, rows, columns = lanes_along(group_o, group_h, group_w, wave)
+    fetches = rows_in * columns_in + taps_h * taps_w
     row_lines = lines_of(columns * tile_w * shape.stride_w, precision.texel)
     map_in = shape.height * shape.stride_h * shape.width * shape.stride_w
     numbers = map_in + shape.height * shape.width + shape.kernel_h * shape.kernel_w
@@ -109,27 +112,36 @@ def depthwise_convolution(
         items=group_o * group_h * group_w,
         steps=tile_o * (tile_h // tile_rows) * (shape.kernel_h // taps_h),
         multiply_adds=4 * tile_rows * tile_w * taps_h * taps_w,
-        fetches=rows_in * columns_in + taps_h * taps_w,
+        fetches=fetches,
         texel_bytes=precision.texel,
         lines=channels * (rows * rows_in * row_lines + lines_of(taps_h * taps_w, precision.texel)),
         sums=tile_rows * tile_w,
         sum_bytes=precision.sums,
         bytes=4 * precision.stored * shape.batch * shape.blocks * numbers,
+        live=fetches,
     )
 
 
-def _groups(batch: int, blocks: int, height: int, width: int, knobs: Mapping[str, Any]) -> int:
+def _groups(batch: int, blocks: int, height: int, width: int, knobs: Mapping[str, Any]) -> Number:
     """Return the number of work-groups of a launch."""
-    groups = 1
+    groups: Number = 1
     for extent, axis in zip((batch * blocks, height, width), "ohw", strict=True):
         groups *= -(-extent // (knobs[f"tile_{axis}"] * knobs[f"group_{axis}"]))
     return groups
 
 
 def kernel_of(
-    family: str, shape: Any, knobs: Mapping[str, Any], precision: Precision, stride: int = 1
+    family: str,
+    shape: Any,
+    knobs: Mapping[str, Any],
+    precision: Precision,
+    stride: int = 1,
+    wave: int = 64,
 ) -> Kernel:
-    """Return the kernel of one of :data:`FAMILIES`; ``stride`` is a convolution's."""
+    """Return the kernel of one of :data:`FAMILIES`; ``stride`` is a convolution's.
+
+    ``wave`` is the number of work-items that execute an instruction together.
+    """
     if family == depthwise.NAME:
-        return depthwise_convolution(shape, knobs, precision)
-    return convolution(shape, knobs, precision, stride)
+        return depthwise_convolution(shape, knobs, precision, wave)
+    return convolution(shape, knobs, precision, stride, wave)

@@ -1,8 +1,8 @@
 """Tuning for a device that is not connected: knobs by predicted time.
 
 Knobs of each task are searched with :mod:`.device_model`, without compiling anything.  If a
-compiler is available, the machine code of the best ones then corrects the model's number of
-registers.  The results go into a journal, marked as predicted.
+compiler is available, knobs whose machine code spills registers are then rejected.  The results go
+into a journal, marked as predicted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from tvm import s_tir
@@ -21,7 +21,7 @@ from ..errors import TvmflowError
 from ..journal.journal import Journal
 from ..journal.records import Device, Trial, Value
 from ..schedules import Proposal, schedule_function
-from .device_model import WAVE, Kernel, rates_of, registers, seconds
+from .device_model import CONSTANTS, Kernel, rates_of, registers, seconds
 from .kernel_facts import FAMILIES, KNOBS, Precision, kernel_of
 from .search import key_of
 from .tasks import Knobs, Task
@@ -47,11 +47,6 @@ class Code:
     #: Waves that a core holds, and work-items in each.
     waves: int
     wave: int
-
-    @property
-    def held(self) -> float:
-        """Return the number of waves of the model's size that a core holds."""
-        return self.waves * self.wave / WAVE
 
 
 #: Compiles a task's kernels with given knobs; ``None`` for a kernel that cannot be compiled.
@@ -108,10 +103,9 @@ class Descent:
         self._random = random.Random(f"{seed} {task.digest}")
         self._known: dict[tuple, tuple[float, float]] = {}
 
-    def seconds(self, knobs: Knobs, code: Code | None = None) -> float:
-        """Return the predicted time of knobs, with the registers from a compiler if known."""
-        kernel = self._kernel(knobs)
-        return float(seconds(kernel, self.gpu, held=None if code is None else code.held))
+    def seconds(self, knobs: Knobs) -> float:
+        """Return the predicted time of knobs."""
+        return float(seconds(self._kernel(knobs), self.gpu))
 
     def best(self, count: int) -> list[Choice]:
         """Return the best choices found, each with another tile of a work-item.
@@ -146,12 +140,14 @@ class Descent:
         if not self.task.allows(knobs):
             return float("inf"), float("inf")
         kernel = self._kernel(knobs)
-        cost = float(seconds(kernel, self.gpu)), float(registers(kernel))
+        cost = self.seconds(knobs), float(registers(kernel, CONSTANTS[self.gpu.isa]))
         return self._known.setdefault(key, cost)
 
     def _kernel(self, knobs: Knobs) -> Kernel:
         task = self.task
-        return kernel_of(task.family.NAME, task.shape, knobs, self._precision, self._stride)
+        return kernel_of(
+            task.family.NAME, task.shape, knobs, self._precision, self._stride, self.gpu.wave
+        )
 
 
 def predict(
@@ -184,10 +180,7 @@ def predict(
     if machine_code is not None:
         cases = [(s.task, c.knobs) for s, some in zip(searches, found, strict=True) for c in some]
         codes = iter(machine_code(cases))
-        found = [
-            list(_corrected(search, [(choice, next(codes)) for choice in some]))
-            for search, some in zip(searches, found, strict=True)
-        ]
+        found = [list(_compiled([(choice, next(codes)) for choice in some])) for some in found]
     else:
         # The first choice that can be scheduled, as constraints do not catch everything.
         found = [
@@ -209,16 +202,14 @@ def scheduled(task: Task, knobs: Knobs) -> s_tir.Schedule | None:
     return found.schedule if found.source == proposal.source else None
 
 
-def _corrected(search: Descent, choices: Sequence[tuple[Choice, Code | None]]) -> Iterator[Choice]:
-    """Yield the choices with times for their actual registers.
+def _compiled(choices: Sequence[tuple[Choice, Code | None]]) -> Iterator[Choice]:
+    """Yield the choices with their machine code.
 
     Choices that cannot be compiled are left out, except for the first one, the heuristic's.
     """
     for number, (choice, code) in enumerate(choices):
-        if code is not None:
-            yield Choice(choice.knobs, search.seconds(choice.knobs, code), code)
-        elif number == 0:
-            yield choice
+        if code is not None or number == 0:
+            yield replace(choice, code=code)
 
 
 def write_down(journal: Journal, predictions: Sequence[Prediction], gpu: Gpu) -> None:

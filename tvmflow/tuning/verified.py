@@ -31,14 +31,14 @@ class Errors:
 
 #: Errors by GPU; those of a vendor give each of its measured GPUs the same weight.
 ERRORS = {
-    "adreno-630": Errors(80, "GPU", (0.7, 1.24), (1.06, 2.45)),
-    "adreno-640": Errors(80, "GPU", (0.54, 0.7), (0.99, 2.29)),
-    "adreno-660": Errors(360, "GPU", (0.98, 1.48), (1.5, 3.02)),
-    "adreno-730": Errors(412, "GPU", (0.71, 1.2), (0.98, 2.26)),
-    "adreno-740": Errors(327, "GPU", (0.77, 1.38), (1.18, 2.92)),
-    "adreno": Errors(1259, "GPU", (0.59, 1.35), (1.09, 2.67)),
-    "mali-g76": Errors(80, "network", (0.53, 1.3), (1.53, 2.52)),
-    "mali": Errors(80, "network", (0.53, 1.3), (1.53, 2.52)),
+    "adreno-630": Errors(80, "GPU", (0.72, 1.28), (1.08, 2.79)),
+    "adreno-640": Errors(80, "GPU", (0.54, 0.72), (1.0, 3.05)),
+    "adreno-660": Errors(360, "GPU", (0.98, 1.46), (1.5, 2.93)),
+    "adreno-730": Errors(412, "GPU", (0.72, 1.26), (1.01, 2.31)),
+    "adreno-740": Errors(327, "GPU", (0.77, 1.35), (1.18, 2.92)),
+    "adreno": Errors(1259, "GPU", (0.6, 1.34), (1.12, 2.94)),
+    "mali-g76": Errors(80, "network", (0.81, 1.21), (1.19, 1.73)),
+    "mali": Errors(80, "network", (0.81, 1.21), (1.19, 1.73)),
 }
 #: Vendors, as entries of the table, by instruction set.
 _VENDORS = {"ir3": "adreno", "bifrost": "mali", "valhall": "mali"}
