@@ -28,12 +28,14 @@ from .common import FAMILY, Block, Loop, Workload, to_constant_memory
 from .definitions import Multiply, Sums, convolution, pad_spatial
 from .family import Value, knob, violated
 from .sizes import (
+    FULL,
     LOCAL_BYTES,
     divisors,
     input_lanes,
     largest_divisor,
     tile_choices,
     tile_of,
+    wave_filled,
 )
 from .work_groups import (
     GROUP_CONSTRAINTS,
@@ -270,7 +272,7 @@ CONSTRAINTS = {
 #: Work-items below which a phone's GPU cannot hide its latencies (an assumption: some ten waves of
 #: 64 for each of two to six compute units), and below which some of its cores have fewer than two
 #: waves.
-FEW_ITEMS, LEAST_ITEMS = 2048, 1024
+FEW_ITEMS, LEAST_ITEMS = 2048, 768
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
@@ -318,8 +320,10 @@ def _items(knobs: Knobs, shape: Shape) -> int:
 def split_up(knobs: Knobs, shape: Shape, device: Device) -> Knobs | None:
     """Return knobs that let several items share a sum, to occupy the device; ``None`` if none fit.
 
-    The tile divides the map, and each part has at least four blocks of input channels.  Groups
-    are ranked by few idle lanes, then enough items, then a size near the usual one.
+    The tile divides the map, each part has at least four blocks of input channels, and a group
+    fills three quarters of its waves' lanes: with fewer, smaller tiles of unsplit
+    sums keep more lanes busy.  Groups are ranked by few idle lanes, then enough items, then a size
+    near the usual one.
     """
     vectors, items = device.convolution.vectors, device.convolution.items
     most = vectors * 3 // 2
@@ -348,11 +352,15 @@ def split_up(knobs: Knobs, shape: Shape, device: Device) -> Knobs | None:
 
     def worth(knobs: Knobs) -> tuple[bool, bool, float]:
         size = knobs.group_o * knobs.split_i
-        filled = size / (-(-size // device.wave) * device.wave)
         far = abs(log2(size / items))
-        return filled >= 0.9, _items(knobs, shape) >= FEW_ITEMS, -far
+        return wave_filled(size, device.wave) >= 0.9, _items(knobs, shape) >= FEW_ITEMS, -far
 
-    allowed = [k for k in found if violated(CONSTRAINTS, k, shape, device) is None]
+    allowed = [
+        k
+        for k in found
+        if wave_filled(k.group_o * k.split_i, device.wave) >= FULL
+        and violated(CONSTRAINTS, k, shape, device) is None
+    ]
     return max(allowed, key=worth, default=None)
 
 

@@ -24,7 +24,7 @@ from math import log2, prod
 
 from ..devices.target import Device, Tiling
 from .family import knob
-from .sizes import divisors, filled_group, lanes_filled
+from .sizes import divisors, filled_group, lanes_filled, wave_filled
 
 #: Extents along output channels, rows and columns.
 Extents = tuple[int, int, int]
@@ -137,18 +137,22 @@ def group_of(tiles: Extents, device: Device, tiling: Tiling, widest: int | None 
 
 @cache
 def _fullest(tiles: Extents, channels: int, items: int, device: Device, widest: int) -> Extents:
-    """Return the group with the fewest idle lanes, near the wanted channels and items."""
+    """Return the group with the fewest idle lanes, near the wanted channels and items.
+
+    It fills at least half of its waves' lanes if there are as many items.
+    """
     wave, total = device.wave, prod(tiles)
     if total < GROUPS * items:
         items = max(wave, items // 2)
     most = min(MOST_ITEMS, device.max_group_size)
     limits = min(most, device.max_group_depth), most, min(widest, most)
 
-    def score(group: Extents) -> float:
+    def score(group: Extents) -> tuple[float, float]:
         size = prod(group)
         filled = lanes_filled(tiles, group, wave)
         far = abs(log2(group[0] / channels)) + abs(log2(size / items))
-        return log2(filled) - 0.3 * far - 0.01 * abs(log2(group[1] / group[2]))
+        worth = log2(filled) - 0.3 * far - 0.01 * abs(log2(group[1] / group[2]))
+        return min(0.5, wave_filled(size, wave)), worth
 
     outputs, rows, columns = (
         # A group that reaches beyond an axis has as many waves as one that does not.
