@@ -135,7 +135,7 @@ _ADRENO = Device(
     image_layers=2048,
     texture=TextureSpeed(write=1.0, stream=1.7, cached=2.0, tall=2048),
     fp16=True,
-    winograd=WinogradCost(product=0.56, tile=113.0, weight=2.6, launch=1e5),
+    winograd=WinogradCost(product=0.56, tile=113.0, weight=8.0, launch=1e5),
     wave=64,
     convolution=Tiling(vectors=6, items=112, channels=32),
     depthwise=Tiling(vectors=3, items=112, channels=8, by_map=True),
