@@ -129,7 +129,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
         return max((k for k in found if _fits(k)), key=worth)
 
     knobs = widest(tallest, 16)
-    if 2 * filled(knobs) < 1:
+    if 2 * filled(knobs) <= 1:
         choices = [widest(tile_m, 4 * most) for tile_m in divisors(shape.rows, tallest)]
         knobs = max(choices, key=lambda k: (min(filled(k), FULL), k.tile_m))
     return knobs

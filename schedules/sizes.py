@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd, prod
+from functools import cache
+from math import gcd, log2, prod
 
 from ..devices.target import Device
 
@@ -41,8 +42,8 @@ def filled_group(
     """Return a work-group's extents along axes of these ``extents``, with about ``size`` items.
 
     The last axis is filled first, up to ``widest`` items: neighbours read neighbours.  But if a
-    fifth of the lanes of its waves would be idle, another group of up to twice as many items
-    may leave fewer idle.
+    fifth of the lanes of its waves would be idle, another group of up to two waves may leave fewer
+    idle: of 33 x 3 x 3 the group 7 x 3 x 3, and not 3 x 3 x 3, in a wave of 64.
     """
     group: list[int] = []
     limit = min(size, widest or size)
@@ -51,17 +52,41 @@ def filled_group(
         limit = size // prod(group)
     if lanes_filled(extents, group, wave) >= 0.8:
         return tuple(group)
-    *rest, _, last = (1, *extents)
-    widths = [power_of_2(min(last, widest or last, size)) >> shift for shift in range(8)]
-    others = [
-        (*(1 for _ in rest), many * wave // wide, wide)[-len(extents) :]
-        for wide in widths
-        for many in (1, 2)
-        if wide and (many * wave) % wide == 0 and (len(extents) > 1 or many * wave == wide)
+    return _fullest_group(tuple(extents), tuple(group), size, widest or size, wave)
+
+
+@cache
+def _fullest_group(
+    extents: tuple[int, ...], usual: tuple[int, ...], size: int, widest: int, wave: int
+) -> tuple[int, ...]:
+    """Return the group that leaves few lanes idle; the usual one if it is as good.
+
+    Of groups that are about as full it has most items along the last axis, and then along the one
+    before.
+    """
+    rest, axes = extents[:-3], (1, 1, *extents)[-3:]
+    most = max(size, 2 * wave)
+    groups = [
+        (outer, inner, last)
+        for last in _alongs(axes[2], min(size, widest))
+        for inner in _alongs(axes[1], size // last)
+        for outer in {*_alongs(axes[0], size), *(limit // (inner * last) for limit in (size, most))}
+        if outer * inner * last <= most and outer <= min(axes[0], size)
     ]
-    fullest = max(others, key=lambda g: (lanes_filled(extents, g, wave), g[-1]), default=group)
-    better = lanes_filled(extents, fullest, wave) > lanes_filled(extents, group, wave)
-    return tuple(fullest if better else group)
+    found = [(*(1 for _ in rest), *group)[-len(extents) :] for group in groups]
+
+    def worth(group: tuple[int, ...]) -> float:
+        along = 0.05 * log2(group[-1]) + 0.025 * log2((1, *group)[-2])
+        far = 0.01 * abs(log2(prod(group) / size))
+        return log2(lanes_filled(extents, group, wave)) + along - far
+
+    return max([usual, *found], key=worth)
+
+
+def _alongs(extent: int, limit: int) -> tuple[int, ...]:
+    """Return the divisors of an extent, and the powers of 2, up to it and to a limit."""
+    powers = (1 << shift for shift in range(min(extent, limit).bit_length()))
+    return tuple(sorted({*divisors(extent, limit), *powers}))
 
 
 def lanes_filled(extents: Sequence[int], group: Sequence[int], wave: int) -> float:
