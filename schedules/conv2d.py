@@ -27,6 +27,7 @@ from ..ir.scope import is_half, is_texture
 from .common import FAMILY, Block, Loop, Workload, to_constant_memory
 from .definitions import Multiply, Sums, convolution, pad_spatial
 from .family import Value, knob, violated
+from .registers import columns_read, most_vectors, window_steps
 from .sizes import (
     FULL,
     LOCAL_BYTES,
@@ -167,6 +168,11 @@ class RegisterTile:
     tile_w: int = knob("Columns of the map that a work-item keeps in registers.")
     unroll_i: int = knob("Input channels multiplied per iteration of the innermost remaining loop.")
 
+    @property
+    def vectors(self) -> int:
+        """Return the vectors of a tile."""
+        return self.tile_o * self.tile_h * self.tile_w
+
 
 @dataclass(frozen=True)
 class Knobs(WorkGroup, RegisterTile):
@@ -178,6 +184,11 @@ class Knobs(WorkGroup, RegisterTile):
         "Compile the body twice, without tests for work-groups whose inputs are all inside."
     )
     weights: str = knob(WEIGHTS_KNOB)
+
+    @property
+    def barrier_items(self) -> int:
+        """Return the work-items of a group that has barriers, as for a split sum, else 1."""
+        return prod(self.group) * self.split_i if self.split_i > 1 else 1
 
 
 def most_accumulators(device: Device) -> int:
@@ -501,7 +512,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     i_block, i_outer, i_inner = workload.split_channels(i, lanes, unroll_i, [p, q], tile)
     if texels is not None:
         # One row of texels serves every column of the window, unless the code grows too much.
-        row = _unrolls_rows(shape, knobs)
+        row = _unrolls_rows(workload, anchor, shape, knobs)
         if row:
             workload.unroll_all([q, i_outer])
         workload.place_staged(texels, p if row else q)
@@ -522,10 +533,22 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     return sch
 
 
-def _unrolls_rows(shape: Shape, knobs: Knobs) -> bool:
-    """Return whether the products of a row of the window are few enough to unroll."""
-    tile = knobs.tile_o * knobs.tile_h * knobs.tile_w
-    return shape.kernel_w * shape.input_block * tile <= UNROLLED_PRODUCTS
+def _unrolls_rows(workload: Workload, anchor: Block, shape: Shape, knobs: Knobs) -> bool:
+    """Return whether the products of a row of the window are few enough to unroll.
+
+    The row's texels are then staged at once, on a GPU in registers: 17 for 8 columns of a window of
+    3 with stride 2, but 64 for one of 8 with stride 8, whose columns share none.
+    """
+    if shape.kernel_w * shape.input_block * knobs.vectors > UNROLLED_PRODUCTS:
+        return False
+    steps = window_steps(workload, anchor)
+    live = live_vectors(shape, knobs, columns_read(knobs.tile_w, shape.kernel_w, *steps))
+    return workload.is_cpu or live <= most_vectors(workload.target.device, knobs.barrier_items)
+
+
+def live_vectors(shape: Shape, knobs: Knobs, columns: int) -> int:
+    """Estimate the vectors in registers: sums, ``columns`` texels of each row, and weights."""
+    return knobs.vectors + knobs.tile_h * columns + knobs.tile_o * shape.input_block
 
 
 def apply_split(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
@@ -557,7 +580,7 @@ def apply_split(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     lanes = shape.input_block
     unroll = knobs.unroll_i if texels is None else lanes
     i_block, i_outer, i_inner = workload.split_channels(i, lanes, unroll, [p, q], tile)
-    row = texels is not None and _unrolls_rows(shape, knobs)
+    row = texels is not None and _unrolls_rows(workload, partial, shape, knobs)
     if row:
         workload.unroll_all([q])
     workload.place_staged(texels, p if row else q)

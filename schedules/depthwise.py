@@ -20,6 +20,7 @@ from .common import FAMILY, Workload
 from .conv2d import TILE_IN_MAP, WINDOW_CONSTRAINTS, group_form, most_accumulators, window_space
 from .definitions import Sums, pad_spatial, term, widened, windows_in
 from .family import Constraints, Value, knob
+from .registers import fits_ahead
 from .sizes import divisors, tile_choices, tile_of
 from .work_groups import Window, WorkGroup, group_space, tile_form
 
@@ -207,6 +208,7 @@ def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedul
     """Schedule a lane-wise sliding window by ``knobs``, also for pooling."""
     sch = workload.sch
     anchor, pad = workload.anchor(family), workload.padding()
+    shape = match(workload, family)
     texels = workload.stage_texels(anchor, 0, pad)
     has_weights = len(sch.get(anchor).reads) > 1
     weights = workload.stage_weights(anchor, 1) if has_weights else None
@@ -226,15 +228,19 @@ def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedul
     workload.sum_whole_tiles(anchor, texels, weights, weighted=has_weights)
     *tile, p, q = workload.loops_below(anchor, hi)
     sch.reorder(p, q, *tile)
-    small = int(sch.get(p).extent) * int(sch.get(q).extent) <= MOST_TAPS
-    if small:
-        workload.unroll_all([p, q])
     # Rows that share registers are unrolled: a loop cannot index registers.
     reuse = knobs.reuse_rows and texels is not None
     if reuse:
         sch.unroll(hi)
-    # One row of texels serves every column of a window that is unrolled.
-    workload.place_staged(texels, rows if reuse else p if small else q)
+    staged = texels is not None and not workload.is_cpu
+    row = shape.inputs(1, knobs.tile_w) // shape.span_h + shape.kernel_w * has_weights
+    whole = shape.is_small and (reuse or not staged or fits_ahead(row * shape.kernel_h))
+    if whole or (staged and fits_ahead(row)):
+        # One row of texels serves every column of a window that is unrolled.
+        workload.unroll_all([p, q] if whole else [q])
+        workload.place_staged(texels, rows if reuse else p)
+    else:
+        workload.place_staged(texels, q)
     workload.place_staged(weights, rows if reuse else q)
     workload.vectorize_last(tile)
     workload.split_init(anchor, p, hi)

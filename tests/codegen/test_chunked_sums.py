@@ -187,6 +187,7 @@ def test_chunks_are_as_long_as_they_may_be(tmp_path):
     assert window == ["130", "tvmflow_times(3)"]
     # 37 blocks of channels, of which the last has three channels: ten blocks are 40 products.
     assert pointwise[0] == "4"
-    assert re.fullmatch(r"min\(\(int\)10, \(int\)\(37 - (cse_v\d+|\(\w+ \* 10\))\)\)", pointwise[1])
+    length = r"min\(\(int\)10, \(int\)\(37 - (cse_v\d+|\(\w+ \* 10\))\)\)"
+    assert re.fullmatch(rf"tvmflow_times\({length}\)", pointwise[1])
     # Eight items have 16 blocks each.
     assert split == ["2", "tvmflow_times(8)"]

@@ -91,6 +91,19 @@ def test_every_input_of_a_tile_is_read_once(storage, tmp_path):
     assert reads == {True: 5 * 6, False: 3 * 6}
 
 
+@pytest.mark.parametrize(("size", "loops"), [(3, 0), (5, 1), (7, 1)])
+def test_windows_of_many_texels_are_read_row_by_row(size, loops, tmp_path):
+    """Two columns of a window of 5 take 11 texels a row, with weights, and 55 at once."""
+    changes = {"tile_h": 1, "tile_w": 2, "reuse_rows": False, "split_borders": False}
+    run(network(size, 1, 1), ("adreno", "texture", "fp32"), changes, tmp_path)
+    text = dumped_source(tmp_path, r"\w*depthwise\w*")
+    assert text.count("for (int") == loops
+    row = (2 + size - 1) + size
+    # The epilogue subtracts a texel for each column.
+    reads = 2 + row * (1 if loops else size)
+    assert len(re.findall("read_imagef", text, re.IGNORECASE)) == reads
+
+
 def test_heuristics_share_the_rows_of_a_tile():
     options = {"target": "opencl", "device": "adreno"}
     # Two columns read fewer texels than two rows, if the map has two columns.

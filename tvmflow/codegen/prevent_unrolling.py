@@ -15,9 +15,11 @@ item a group, which are for CPUs.
 
 from __future__ import annotations
 
+import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer
 
 from ..ir.expressions import nodes_in, uses, with_fields
 from ..ir.passes import map_nodes, prim_func_pass
@@ -29,6 +31,8 @@ ENOUGH_TEXELS = 4
 #: Texels that a loop may read ahead: half of the most vectors of an Adreno's work-item.
 MOST_TEXELS = 24
 
+#: A bound of iterations that bounds nothing.
+_LARGEST = 2**31 - 1
 NAME = "tvmflow_times"
 DEFINITION = f"#ifndef {NAME}\n#define {NAME}(n) ((n) * (int)min(get_work_dim(), 1u))\n#endif\n"
 
@@ -47,10 +51,12 @@ def PreventLoopUnrolling(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _keep(loop: tirx.For) -> tirx.For:
-    if nodes_in(loop.body, tirx.For) or not isinstance(loop.extent, tirx.IntImm):
+    most = _most_iterations(loop)
+    # A loop inside that is kept ends what a compiler moves to the front.
+    if most is None or None in map(_most_iterations, nodes_in(loop.body, tirx.For)):
         return loop
-    texels = sum(op_name(call) == LOAD for call in nodes_in(loop.body, Call))
-    if texels < ENOUGH_TEXELS or texels * int(loop.extent) <= MOST_TEXELS:
+    texels = _texels(loop.body)
+    if texels < ENOUGH_TEXELS or texels * most <= MOST_TEXELS:
         return loop
     loads = [(x.source, x.indices) for x in nodes_in(loop.body, TensorLoad)]
     stores = [(x.buffer, x.indices) for x in nodes_in(loop.body, tirx.BufferStore)]
@@ -59,3 +65,29 @@ def _keep(loop: tirx.For) -> tirx.For:
             return loop
     extent = tirx.call_pure_extern(loop.loop_var.ty, NAME, loop.extent)
     return with_fields(loop, extent=extent)
+
+
+def _most_iterations(loop: tirx.For) -> int | None:
+    """Return the most iterations of a loop; ``None`` if they are unknown at compile time."""
+    most = int(Analyzer().const_int_bound(loop.extent).max_value)
+    return most if most < _LARGEST else None
+
+
+def _texels(body: tirx.Stmt) -> int:
+    """Return the texels that a statement reads, in all iterations of its loops."""
+    texels, times = 0, 1
+
+    def count(call: Call, visitor: tvm_ffi.StructuralVisitor) -> None:
+        nonlocal texels
+        texels += times * (op_name(call) == LOAD)
+        visitor.default_visit(call)
+
+    def repeat(loop: tirx.For, visitor: tvm_ffi.StructuralVisitor) -> None:
+        nonlocal times
+        before = times
+        times *= _most_iterations(loop) or 1
+        visitor.default_visit(loop)
+        times = before
+
+    tvm_ffi.structural_visit(body, [(Call, count), (tirx.For, repeat)])
+    return texels

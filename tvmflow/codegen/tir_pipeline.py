@@ -48,6 +48,7 @@ from .opencl_source import (
 from .prevent_unrolling import PreventLoopUnrolling
 from .rounding import RoundByAddition
 from .textures import NameTexels, TextureFlatten, VerifyTextures
+from .unread_elements import DropUnreadElements
 
 TIR_PIPELINE = "tvmflow"
 
@@ -98,6 +99,7 @@ HOST_AND_DEVICE: list[Pass] = [
     _transform.RenormalizeSplitPattern(),
     tirx.transform.StmtSimplify(),
     FoldChoices,
+    DropUnreadElements,
     tirx.transform.RemoveNoOp(),
     _transform.RewriteUnsafeSelect(),
     SerializeSmallLoops,
