@@ -89,7 +89,7 @@ def by_model(task: Task, fitted: Fitted) -> Iterator[Judged]:
     knobs = family.heuristic(shape, device)
 
     def times(some: Any) -> NDArray[np.float64]:
-        kernel = kernel_of(family.NAME, shape, some, task.precision, task.stride, gpu.wave)
+        kernel = kernel_of(family.NAME, shape, some, task.precision, gpu, task.stride)
         return np.asarray(seconds(kernel, gpu, fitted.constants))
 
     choices = every_choice(family, shape, device)

@@ -102,7 +102,7 @@ def test_a_pointwise_kernel_is_counted_by_hand():
     )
     knobs = {"tile_o": 2, "tile_h": 1, "tile_w": 4, "split_i": 1}
     knobs |= {"group_o": 8, "group_h": 4, "group_w": 2}
-    kernel = kernel_of(conv2d_1x1.NAME, shape, knobs, Precision(4, 4))
+    kernel = kernel_of(conv2d_1x1.NAME, shape, knobs, Precision(4, 4), A740)
     # One group along the channels, four along the rows, two along the columns; 8 input blocks.
     assert (kernel.groups, kernel.items, kernel.steps) == (8, 64, 8)
     # Four texels of input and four of each block's weights, for 4 × 4 products of 8 vectors.
@@ -110,11 +110,11 @@ def test_a_pointwise_kernel_is_counted_by_hand():
     # Rows of 2 × 4 texels of 16 bytes: two lines; four weights of each of 16 blocks: one.
     assert kernel.lines == 4 * 2 + 8 * 2
     assert kernel.bytes == 4 * (32 * 196 + 64 * 196 + 32 * 64)
-    # A wave of 16 items has two channels, of four rows and two columns.
-    narrow = kernel_of(conv2d_1x1.NAME, shape, knobs, Precision(4, 4), wave=16)
-    assert narrow.lines == 4 * 2 + 2 * 2
+    # A wave of 8 items has one channel, of four rows and two columns.
+    narrow = kernel_of(conv2d_1x1.NAME, shape, knobs, Precision(4, 4), G76)
+    assert narrow.lines == 4 * 2 + 2
     split = kernel_of(
-        conv2d_1x1.NAME, shape, {**knobs, "split_i": 4, "group_h": 1}, Precision(2, 2)
+        conv2d_1x1.NAME, shape, {**knobs, "split_i": 4, "group_h": 1}, Precision(2, 2), A740
     )
     assert (split.items, split.steps, split.texel_bytes, split.sum_bytes) == (64, 4, 8, 2)
 
@@ -125,9 +125,9 @@ def test_knobs_may_be_arrays():
     )
     knobs = {"tile_o": 1, "tile_h": 2, "tile_w": 2, "group_o": 8, "group_h": 7, "group_w": 1}
     each = [{**knobs, "reuse_rows": reuse} for reuse in (False, True)]
-    single = [asdict(kernel_of(depthwise.NAME, shape, k, Precision(4, 4))) for k in each]
+    single = [asdict(kernel_of(depthwise.NAME, shape, k, Precision(4, 4), A740)) for k in each]
     both = {**knobs, "reuse_rows": np.array([False, True])}
-    many = asdict(kernel_of(depthwise.NAME, shape, both, Precision(4, 4)))
+    many = asdict(kernel_of(depthwise.NAME, shape, both, Precision(4, 4), A740))
     for name, column in many.items():
         assert list(np.broadcast_to(column, 2)) == [float(row[name]) for row in single], name
 

@@ -198,8 +198,9 @@ SOURCES: Mapping[str, Mapping[str, str]] = {
     },
 }
 #: Vectors of a convolution's tile by series of Adreno GPUs: what is best by the device model, in
-#: the direction of the phones' best trials (4 vectors on 6xx; 7xx: 8 to 16).
-_VECTORS = {"adreno-6": 5, "adreno-7": 10, "adreno-8": 10}
+#: the direction of the phones' best trials (4 vectors on 6xx; 7xx: 8 to 16, of which more than 8
+#: would spill texels of strided windows).
+_VECTORS = {"adreno-6": 5, "adreno-7": 8, "adreno-8": 8}
 
 
 def device_of(gpu: Gpu) -> Device:

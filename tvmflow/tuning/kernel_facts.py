@@ -13,7 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from ..devices.gpus import Gpu
+from ..devices.presets import PRESETS
 from ..schedules import conv2d, conv2d_1x1, depthwise
+from ..schedules.registers import most_vectors
 from .device_model import LINE, Kernel, Number
 
 #: Families whose kernels the model supports.
@@ -53,7 +56,7 @@ def lines_of(texels: Number, texel_bytes: Number) -> Number:
 
 
 def convolution(
-    shape: conv2d.Shape, knobs: Mapping[str, Any], precision: Precision, stride: int, wave: int
+    shape: conv2d.Shape, knobs: Mapping[str, Any], precision: Precision, stride: int, gpu: Gpu
 ) -> Kernel:
     """Return the kernel of a convolution that reads textures, pointwise or not.
 
@@ -63,14 +66,16 @@ def convolution(
     tile_o, tile_h, tile_w, group_o, group_h, group_w = (knobs[name] for name in KNOBS[:6])
     split = knobs.get("split_i", 1)
     vectors = tile_o * tile_h * tile_w
+    weights = tile_o * shape.input_lanes
+    row = tile_h * ((tile_w - 1) * stride + shape.kernel_w)
     unrolled = shape.kernel_w * shape.input_lanes * vectors <= conv2d.UNROLLED_PRODUCTS
+    unrolled &= vectors + row + weights <= most_vectors(PRESETS[gpu.preset])
     taps = np.where(unrolled, shape.kernel_w, 1)
     blocks = -(-shape.inputs // shape.input_block)
     steps = blocks * shape.kernel_h * shape.kernel_w // taps
     # Items also wait for writing a part into local memory and for reading the others' parts.
     steps = np.where(np.greater(split, 1), -(-steps // split) + 2, steps)
-    channels, rows, columns = lanes_along(group_o, group_h, group_w, wave)
-    weights = shape.input_lanes * taps
+    channels, rows, columns = lanes_along(group_o, group_h, group_w, gpu.wave)
     texels = tile_h * ((tile_w - 1) * stride + taps)
     bytes_in = 4 * blocks * shape.height * shape.width * stride**2
     bytes_out = 4 * shape.outputs * shape.height * shape.width
@@ -79,19 +84,19 @@ def convolution(
         items=group_o * group_h * group_w * split,
         steps=steps,
         multiply_adds=4 * shape.input_lanes * taps * vectors,
-        fetches=texels + tile_o * weights,
+        fetches=texels + taps * weights,
         texel_bytes=precision.texel,
         lines=rows * tile_h * lines_of(columns * tile_w * stride, precision.texel)
-        + channels * tile_o * lines_of(weights, precision.texel),
+        + channels * tile_o * lines_of(taps * shape.input_lanes, precision.texel),
         sums=vectors,
         sum_bytes=precision.sums,
         bytes=precision.stored * (shape.batch * (bytes_in + bytes_out) + shape.weight_bytes // 4),
-        live=texels + tile_o * shape.input_lanes,
+        live=texels + weights,
     )
 
 
 def depthwise_convolution(
-    shape: depthwise.Shape, knobs: Mapping[str, Any], precision: Precision, wave: int
+    shape: depthwise.Shape, knobs: Mapping[str, Any], precision: Precision, gpu: Gpu
 ) -> Kernel:
     """Return the kernel of a depthwise convolution that reads textures.
 
@@ -102,7 +107,7 @@ def depthwise_convolution(
     taps_h, tile_rows = np.where(reuse, shape.kernel_h, 1), np.where(reuse, tile_h, 1)
     rows_in = np.where(reuse, (tile_h - 1) * shape.stride_h + shape.span_h, 1)
     columns_in = (tile_w - 1) * shape.stride_w + shape.span_w
-    channels, rows, columns = lanes_along(group_o, group_h, group_w, wave)
+    channels, rows, columns = lanes_along(group_o, group_h, group_w, gpu.wave)
     fetches = rows_in * columns_in + taps_h * taps_w
     row_lines = lines_of(columns * tile_w * shape.stride_w, precision.texel)
     map_in = shape.height * shape.stride_h * shape.width * shape.stride_w
@@ -135,13 +140,10 @@ def kernel_of(
     shape: Any,
     knobs: Mapping[str, Any],
     precision: Precision,
+    gpu: Gpu,
     stride: int = 1,
-    wave: int = 64,
 ) -> Kernel:
-    """Return the kernel of one of :data:`FAMILIES`; ``stride`` is a convolution's.
-
-    ``wave`` is the number of work-items that execute an instruction together.
-    """
+    """Return the kernel of one of :data:`FAMILIES`; ``stride`` is a convolution's."""
     if family == depthwise.NAME:
-        return depthwise_convolution(shape, knobs, precision, wave)
-    return convolution(shape, knobs, precision, stride, wave)
+        return depthwise_convolution(shape, knobs, precision, gpu)
+    return convolution(shape, knobs, precision, stride, gpu)

@@ -146,7 +146,7 @@ class Descent:
     def _kernel(self, knobs: Knobs) -> Kernel:
         task = self.task
         return kernel_of(
-            task.family.NAME, task.shape, knobs, self._precision, self._stride, self.gpu.wave
+            task.family.NAME, task.shape, knobs, self._precision, self.gpu, self._stride
         )
 
 
