@@ -11,8 +11,8 @@ from __future__ import annotations
 from tvm.ir.expr import TensorLoad
 from tvm.sym import detect_linear_equation
 
-from ..codegen.prevent_unrolling import MOST_TEXELS
 from ..devices.target import Device
+from ..ir.annotations import MOST_TEXELS
 from ..ir.expressions import nodes_in, uses
 from .common import Block, Workload
 

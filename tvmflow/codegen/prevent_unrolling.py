@@ -21,6 +21,7 @@ from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
+from ..ir.annotations import MOST_TEXELS
 from ..ir.expressions import nodes_in, uses, with_fields
 from ..ir.passes import map_nodes, prim_func_pass
 from ..ir.rewriter import op_name
@@ -28,8 +29,6 @@ from .textures import LOAD
 
 #: Texels of an iteration that are enough to hide each other's latency: weights of four channels.
 ENOUGH_TEXELS = 4
-#: Texels that a loop may read ahead: half of the most vectors of an Adreno's work-item.
-MOST_TEXELS = 24
 
 #: A bound of iterations that bounds nothing.
 _LARGEST = 2**31 - 1
