@@ -44,7 +44,7 @@ def test_compile_sums_up_what_became_of_the_tensors(cli, network):
 
 
 @pytest.mark.parametrize(
-    ("device", "why"), [("mali", "by the cost model"), ("cpu", "in blocks of 16 channels")]
+    ("device", "why"), [("nvidia", "by the cost model"), ("cpu", "in blocks of 16 channels")]
 )
 def test_compile_says_why_there_are_no_textures(cli, network, device, why):
     result = cli("compile", network, "--device", device)

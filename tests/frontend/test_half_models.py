@@ -157,7 +157,7 @@ def test_what_float16_has_not_is_infinite_where_it_is_asked_for(target):
 @pytest.mark.opencl
 def test_weights_stay_in_16_bits():
     model, _ = model_of("gemm")
-    with tvmflow.compile(model, target="opencl", device="mali") as module:
+    with tvmflow.compile(model, target="opencl", device="mali", storage="buffer") as module:
         scopes = module.metadata["weight_scopes"].values()
         assert list(scopes) == ["global.half"] * 2
 

@@ -101,7 +101,7 @@ def test_split_sums_of_tiles(name, rows, columns, split, storage, tmp_path):
 
 
 def test_small_maps_split_their_sums_on_gpus_only():
-    model = layer(*LAYERS["pointwise"])
+    model = layer(256, 64, 1, 1, 7)
     for device, split in (("adreno", True), ("cpu", False)):
         with tvmflow.compile(model, target="opencl", device=device) as module:
             (knobs,) = (

@@ -107,7 +107,7 @@ def test_windows_of_many_texels_are_read_row_by_row(size, loops, tmp_path):
 def test_heuristics_share_the_rows_of_a_tile():
     options = {"target": "opencl", "device": "adreno"}
     # Two columns read fewer texels than two rows, if the map has two columns.
-    for width, form in ((16, (1, 2)), (1, (2, 1))):
+    for width, form in ((16, (1, 4)), (1, (4, 1))):
         node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3], pads=[1] * 4)
         model = build([node], {"x": (1, 32, 16, width)}, ["y"])
         chosen = chosen_schedules(model, **options)
