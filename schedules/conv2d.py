@@ -40,6 +40,7 @@ from .sizes import (
 )
 from .work_groups import (
     GROUP_CONSTRAINTS,
+    MOST_ITEMS,
     Extents,
     Window,
     WorkGroup,
@@ -352,13 +353,15 @@ def split_up(knobs: Knobs, shape: Shape, device: Device) -> Knobs | None:
         stage_input=False,
         split_borders=False,
     )
+    # Items of larger groups, which have barriers, would have too few registers.
+    most_items = min(MOST_ITEMS, device.max_group_size)
     found = [
         replace(whole, split_i=split, group_o=group_o)
         for split in (2, 4, 8)
         if shape.whole_blocks >= 4 * split
         # The items share all pixels of a tile evenly, or its columns with few items idle.
         and (tile_h * tile_w % split == 0 or -tile_w % split <= tile_w // 4)
-        for group_o in divisors(shape.outputs // knobs.tile_o, device.max_group_size // split)
+        for group_o in divisors(shape.outputs // knobs.tile_o, most_items // split)
     ]
 
     def worth(knobs: Knobs) -> tuple[bool, bool, float]:

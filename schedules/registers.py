@@ -16,19 +16,21 @@ from ..ir.annotations import MOST_TEXELS
 from ..ir.expressions import nodes_in, uses
 from .common import Block, Workload
 
-#: Vectors of fp32 in the registers of a shader processor of an Adreno 660, for one group.  A group
-#: with barriers runs only if the registers of all its items fit.
-GROUP_VECTORS = 4096
+#: Vectors of fp32 in the registers of a shader core of an Adreno 660.
+CORE_VECTORS = 8192
 
 
 def most_vectors(device: Device, items: int = 1) -> int:
     """Return how many vectors may be live in a work-item of a GPU.
 
-    ``items`` are those of its work-group if it has barriers.  A quarter of the registers is left to
-    addresses.
+    ``items`` are those of its work-group if it has barriers: such a group runs only if the
+    registers of all its items fit.  An Adreno runs one of several waves in pairs of waves with
+    twice as many lanes.  A quarter of the registers is left to addresses.
     """
-    waves = -(-items // device.wave)
-    return min(3 * device.accumulators, GROUP_VECTORS // (waves * device.wave)) * 3 // 4
+    most, pair = 3 * device.accumulators, 4 * device.wave
+    if items > device.wave:
+        most = min(most, CORE_VECTORS // (-(-items // pair) * pair))
+    return most * 3 // 4
 
 
 def fits_ahead(texels: int) -> bool:

@@ -26,6 +26,9 @@ LAYERS = {
 #: Layers whose maps are divided by tiles of many forms.
 EVEN = {"even": (64, 24, 1, 1, 8), "window": (64, 18, 3, 1, 8)}
 
+#: A tile of a row of the map, two of which make a group.
+ROWS = {"tile_h": 1, "tile_w": 7, "group_o": 2, "group_h": 1, "group_w": 1}
+
 
 def layer(inputs, outputs, kernel, stride, size):
     rng = np.random.default_rng(inputs)
@@ -82,7 +85,7 @@ def test_textures_are_not_read_from_constant_memory(tmp_path, caplog):
 @pytest.mark.parametrize("storage", ["texture", "buffer"])
 @pytest.mark.parametrize("split", [2, 4, 8])
 def test_split_sums(split, storage, tmp_path):
-    taken, source = run("pointwise", storage, {"split_i": split}, tmp_path)
+    taken, source = run("pointwise", storage, {**ROWS, "split_i": split}, tmp_path)
     assert (taken["family"], taken["source"]) == ("conv2d_1x1", "given")
     assert "barrier(CLK_LOCAL_MEM_FENCE)" in source
 
@@ -93,7 +96,8 @@ def test_split_sums(split, storage, tmp_path):
 @pytest.mark.parametrize("name", EVEN)
 def test_split_sums_of_tiles(name, rows, columns, split, storage, tmp_path):
     """Items of a group that share a tile add up its sums, and no others."""
-    change = {"tile_h": rows, "tile_w": columns, "split_i": split, "group_h": 1, "group_w": 1}
+    group = dict.fromkeys(("group_o", "group_h", "group_w"), 1)
+    change = {"tile_h": rows, "tile_w": columns, "split_i": split, **group}
     taken, source = run(name, storage, change, tmp_path)
     assert taken["source"] == "given"
     sums = re.search(r"float4 \w+_rf_shared_local_ptr\[(\d+)\];", source)
@@ -117,7 +121,8 @@ def test_small_maps_split_their_sums_on_gpus_only():
 @pytest.mark.parametrize("storage", ["texture", "buffer"])
 def test_no_item_overtakes_another(storage, tmp_path, under_oclgrind):
     oclgrind = under_oclgrind()
-    run("pointwise", storage, {"split_i": 4}, tmp_path, oclgrind)
+    taken, _ = run("pointwise", storage, {**ROWS, "split_i": 4}, tmp_path, oclgrind)
+    assert taken["source"] == "given"
     run("3x3", storage, {"weights": "local"}, tmp_path, oclgrind)
 
 
