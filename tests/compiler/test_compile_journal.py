@@ -86,7 +86,7 @@ def test_convolutions_of_mobilenet_v1_have_the_fastest_knobs_that_were_measured(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("journal", "size", "exact"),
-    [("adreno660", 299, 22), ("adreno730", 299, 22), ("adreno740", 299, 22), ("adreno740", 224, 0)],
+    [("adreno660", 299, 23), ("adreno730", 299, 23), ("adreno740", 299, 23), ("adreno740", 224, 0)],
 )
 def test_most_convolutions_of_resnet50_have_what_was_measured(
     tmp_path: Path, journal: str, size: int, exact: int

@@ -91,7 +91,7 @@ def test_a_group_with_barriers_stages_less(items, texels):
 
 @pytest.mark.parametrize("outputs", [144, 96, 160, 320])
 def test_items_that_share_a_sum_have_registers(outputs):
-    """Of 144 blocks of channels all in a group, two items each, would fill the waves best."""
+    """A group of all 144 blocks of channels, two items each, would fill its waves best."""
     shape = Shape(
         1, outputs, 6, 6, 4, 96, 1, 1, padded=False, texture=True, weights="texture", input_block=4
     )

@@ -306,7 +306,7 @@ def test_half_precision(compiled, device):
 
 @opencl
 def test_the_kernel_writes_what_the_network_reads(compiled):
-    for backend, dimensions, image in ((ADRENO, 5, WIDTH), (MALI, 5, 0), (HOST, 4, 0)):
+    for backend, dimensions, image in ((ADRENO, 5, WIDTH), (MALI, 5, WIDTH), (HOST, 4, 0)):
         library = compiled(f"rgba8,fit=stretch,{NORMALISED}", **backend)
         (record,) = find_plan(library)[Section.INPUTS]
         assert record["dimensions"] == dimensions
