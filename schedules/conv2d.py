@@ -27,7 +27,7 @@ from ..ir.scope import is_half, is_texture
 from .common import FAMILY, Block, Loop, Workload, to_constant_memory
 from .definitions import Multiply, Sums, convolution, pad_spatial
 from .family import Value, knob, violated
-from .registers import columns_read, most_vectors, window_steps
+from .registers import columns_read, fits_ahead, most_vectors, window_steps
 from .sizes import (
     FULL,
     LOCAL_BYTES,
@@ -544,9 +544,12 @@ def _unrolls_rows(workload: Workload, anchor: Block, shape: Shape, knobs: Knobs)
     """
     if shape.kernel_w * shape.input_block * knobs.vectors > UNROLLED_PRODUCTS:
         return False
-    steps = window_steps(workload, anchor)
-    live = live_vectors(shape, knobs, columns_read(knobs.tile_w, shape.kernel_w, *steps))
-    return workload.is_cpu or live <= most_vectors(workload.target.device, knobs.barrier_items)
+    if workload.is_cpu:
+        return True
+    columns = columns_read(knobs.tile_w, shape.kernel_w, *window_steps(workload, anchor))
+    live = live_vectors(shape, knobs, columns)
+    most = most_vectors(workload.target.device, knobs.barrier_items)
+    return fits_ahead(knobs.tile_h * columns) and live <= most
 
 
 def live_vectors(shape: Shape, knobs: Knobs, columns: int) -> int:

@@ -82,6 +82,12 @@ def test_a_row_of_texels_is_staged_if_it_fits(kernel, stride, group, texels):
     assert texels_at_once(schedule) == texels
 
 
+def test_a_row_of_many_texels_is_not_staged():
+    """Next to few sums 27 texels fit, but the row's weights are read ahead, too."""
+    model = conv((1, 64, 64, 64), 64, (11, 11), stride=4, pad=2, bias=False)
+    assert texels_at_once(conv2d.apply(workload_of(model), replace(KNOBS, tile_w=5))) == 17
+
+
 @pytest.mark.parametrize(("items", "texels"), [(64, 17), (128, 15)])
 def test_a_group_with_barriers_stages_less(items, texels):
     model = conv((1, 64, 64, 64), 128, stride=2, bias=False)
