@@ -14,9 +14,9 @@ Sources of the facts; none of them is measured here:
   Dimensity 8100 (G610 with six cores, LPDDR5-6400) and Helio G96 (G57 with two cores, of the six
   that it may have; LPDDR4X-4266, 32 bits wide).
 - Adreno 620, 630 and 640: shader processors as above; clocks and memory of Snapdragon 765G, 845 and
-  855. Multiply-adds and texels of 630 and 640 are what ArchProbe measures (2 x 256; 890 GFLOP/s of
-  640, which has half as many again), those of 620 are an assumption. ArchProbe's bandwidths of
-  images are 166 and 102 bytes a clock and core, the ratio of the texels.
+  855. Multiply-adds and texels of 630 and 640 agree with ArchProbe's measurements: 640 reaches 890
+  GFLOP/s, half as many multiply-adds a core again as 630, and reads 166 bytes of images a clock and
+  core, where 630 reads 102. Those of 620 are an assumption.
 - Mali-G76, G710 and G720: the same datasheet; clocks and memory of Exynos 9820 (12 cores,
   LPDDR4X-4266), Dimensity 9000 (10 cores, LPDDR5X-7500) and 9300 (12 cores, LPDDR5T-9600).
 - Launches: 620's is measured (10,000 empty kernels in a queue, see ``docs/gpu.md``); the others
@@ -41,7 +41,7 @@ class Gpu:
     #: ``rdna`` (AMD), ``xe`` (Intel) or ``sass`` (NVIDIA).
     isa: str
     #: Name in the offline compiler: a simulated device of Mesa, a device of `ocloc`, or an
-    #: architecture of `ptxas`.
+    #: architecture of `ptxas`; empty if no compiler is known.
     chip: str
     #: Device preset that its modules are compiled with.
     preset: str
@@ -73,112 +73,41 @@ class Gpu:
 #: Registers of an Adreno shader processor: 64 or 96 vectors of four for 128 work-items.
 _REGISTERS_64, _REGISTERS_96 = 64 * 4 * 128, 96 * 4 * 128
 #: Microseconds of a launch, fitted to kernels on Adreno 6xx, on 7xx, and on a Mali-G76.
-_LAUNCH_6XX, _LAUNCH_7XX, _LAUNCH_MALI = 12.2, 3.06, 25.2
+_US_6XX, _US_7XX, _US_MALI = 12.2, 3.06, 25.2
+
+
+def _adreno(
+    number: int,
+    cores: int,
+    multiply_adds: int,
+    texels: int,
+    registers: int,
+    clock_mhz: int | None = None,
+    bandwidth_gbps: float | None = None,
+    launch_us: float | None = None,
+) -> Gpu:
+    """Return an Adreno, whose cores hold up to 16 waves of 64 work-items."""
+    return Gpu(
+        *(f"adreno-{number}", "ir3", str(number), "adreno", 64, cores, multiply_adds, texels),
+        *(registers, 16, clock_mhz, bandwidth_gbps, launch_us),
+    )
+
+
 _GPUS = (
     Gpu("adreno-618", "ir3", "618", "adreno", 64, 1),
-    Gpu("adreno-620", "ir3", "620", "adreno", 64, 1, 256, 8, _REGISTERS_64, 16, 625, 17.1, 18.7),
-    Gpu(
-        "adreno-630",
-        "ir3",
-        "630",
-        "adreno",
-        64,
-        2,
-        256,
-        8,
-        _REGISTERS_64,
-        16,
-        710,
-        29.9,
-        _LAUNCH_6XX,
-    ),
-    Gpu(
-        "adreno-640",
-        "ir3",
-        "640",
-        "adreno",
-        64,
-        2,
-        384,
-        12,
-        _REGISTERS_64,
-        16,
-        585,
-        34.1,
-        _LAUNCH_6XX,
-    ),
-    Gpu(
-        "adreno-660",
-        "ir3",
-        "660",
-        "adreno",
-        64,
-        3,
-        256,
-        8,
-        _REGISTERS_64,
-        16,
-        840,
-        51.2,
-        _LAUNCH_6XX,
-    ),
-    Gpu(
-        "adreno-730",
-        "ir3",
-        "730",
-        "adreno",
-        64,
-        4,
-        256,
-        16,
-        _REGISTERS_96,
-        16,
-        818,
-        51.2,
-        _LAUNCH_7XX,
-    ),
-    Gpu(
-        "adreno-740",
-        "ir3",
-        "740",
-        "adreno",
-        64,
-        6,
-        256,
-        16,
-        _REGISTERS_96,
-        16,
-        680,
-        67.2,
-        _LAUNCH_7XX,
-    ),
-    Gpu("adreno-750", "ir3", "750", "adreno", 64, 6, 256, 16, _REGISTERS_96, 16),
-    Gpu(
-        "adreno-830",
-        "ir3",
-        "830",
-        "adreno",
-        64,
-        6,
-        256,
-        16,
-        _REGISTERS_96,
-        16,
-        1100,
-        84.8,
-        _LAUNCH_7XX,
-    ),
-    Gpu("mali-g76", "bifrost", "", "mali", 8, 12, 24, 2, 24 << 10, 96, 702, 34.1, _LAUNCH_MALI),
-    Gpu("mali-g57", "valhall", "9093", "mali", 16, 6, 32, 4, 32 << 10, 64, 950, 17.1, _LAUNCH_MALI),
-    Gpu(
-        "mali-g610", "valhall", "a867", "mali", 16, 6, 64, 8, 32 << 10, 64, 860, 51.2, _LAUNCH_MALI
-    ),
-    Gpu(
-        "mali-g710", "valhall", "a862", "mali", 16, 10, 64, 8, 32 << 10, 64, 850, 60.0, _LAUNCH_MALI
-    ),
-    Gpu(
-        "mali-g720", "valhall", "", "mali", 16, 12, 128, 8, 64 << 10, 128, 1300, 76.8, _LAUNCH_MALI
-    ),
+    _adreno(620, 1, 256, 8, _REGISTERS_64, 625, 17.1, 18.7),
+    _adreno(630, 2, 256, 8, _REGISTERS_64, 710, 29.9, _US_6XX),
+    _adreno(640, 2, 384, 12, _REGISTERS_64, 585, 34.1, _US_6XX),
+    _adreno(660, 3, 256, 8, _REGISTERS_64, 840, 51.2, _US_6XX),
+    _adreno(730, 4, 256, 16, _REGISTERS_96, 818, 51.2, _US_7XX),
+    _adreno(740, 6, 256, 16, _REGISTERS_96, 680, 67.2, _US_7XX),
+    _adreno(750, 6, 256, 16, _REGISTERS_96),
+    _adreno(830, 6, 256, 16, _REGISTERS_96, 1100, 84.8, _US_7XX),
+    Gpu("mali-g76", "bifrost", "", "mali", 8, 12, 24, 2, 24 << 10, 96, 702, 34.1, _US_MALI),
+    Gpu("mali-g57", "valhall", "9093", "mali", 16, 6, 32, 4, 32 << 10, 64, 950, 17.1, _US_MALI),
+    Gpu("mali-g610", "valhall", "a867", "mali", 16, 6, 64, 8, 32 << 10, 64, 860, 51.2, _US_MALI),
+    Gpu("mali-g710", "valhall", "a862", "mali", 16, 10, 64, 8, 32 << 10, 64, 850, 60.0, _US_MALI),
+    Gpu("mali-g720", "valhall", "", "mali", 16, 12, 128, 8, 64 << 10, 128, 1300, 76.8, _US_MALI),
     Gpu("amd-navi21", "rdna", "navi21", "nvidia", 32, 80),
     Gpu("amd-gfx1201", "rdna", "gfx1201", "nvidia", 32, 64),
     # Iris Xe of Tiger Lake, Arc A770 and Arc B580.
