@@ -197,10 +197,11 @@ class DeviceFile:
 
     def all_facts(self) -> dict[str, Fact]:
         """Return every fact with its origin, also those of the preset."""
-        found = {}
+        found, sources = {}, SOURCES.get(self.preset, {})
         for name, value in flattened(PRESETS[self.preset]):
-            source = SOURCES.get(self.preset, {}).get(name)
-            is_assumed = name.startswith(_ASSUMED) if source is None else source == ASSUMED
+            # A source may be that of several facts, such as all costs of Winograd's convolution.
+            source = sources.get(name) or sources.get(name.partition(".")[0], "")
+            is_assumed = source.startswith(ASSUMED) if source else name.startswith(_ASSUMED)
             origin = Origin.ASSUMED if is_assumed else Origin.PRESET
             found[name] = self.facts.get(name, Fact(value, origin))
         return found

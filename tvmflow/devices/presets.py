@@ -23,7 +23,7 @@ class TextureSpeed:
     write: float  #: Writing texels.
     stream: float  #: Reading texels for the first time, from memory.
     cached: float  #: Reading them again, from the cache.
-    tall: int = 1 << 20  #: Rows of an image of weights beyond which a buffer is faster.
+    tall: int = 1 << 20  #: Rows of an image of weights above which a buffer is faster.
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,8 @@ class Device:
     multiprocessors: Multiprocessors | None = None  #: Known for the target ``cuda`` only.
     #: Whether the byte dot product instruction takes two signed factors.
     signed_dots: bool | None = None
-    #: Time that a launch adds to that of its kernel, in microseconds.
+    #: Microseconds that a launch adds to the time of its kernel.  The default was measured with
+    #: PoCL, as the extra time per launch of ten layers in three kernels each.
     launch_us: float = 2.0
 
     @property
@@ -171,7 +172,7 @@ _NVIDIA = replace(
 #: The presets of ``--device``.
 PRESETS = {device.name: device for device in (_CPU, _ADRENO, _MALI, _NVIDIA)}
 
-#: The source of a number that nobody measured.
+#: Source of a number that no measurement supports.
 ASSUMED = "assumption, not measured"
 #: Source of each number that decisions on phones' GPUs rest on, by preset and fact;
 #: ``docs/gpu.md`` has their addresses.
@@ -184,7 +185,7 @@ SOURCES: Mapping[str, Mapping[str, str]] = {
         "winograd": "201 convolutions tuned both ways on Adreno 660, 730, 740",
         "convolution": "AutoTVM's best on 660, 730, 740; all trials on 630, 640",
         "depthwise": "AutoTVM's best on 660, 730, 740, by the device model",
-        "launch_us": "mean of fits to kernels: 12.2 on Adreno 6xx, 3.06 on 7xx",
+        "launch_us": "geometric mean of fits to kernels: 12.2 on Adreno 6xx, 3.06 on 7xx",
     },
     "mali": {
         "texture.write": ASSUMED,
@@ -197,14 +198,14 @@ SOURCES: Mapping[str, Mapping[str, str]] = {
         "launch_us": "fitted to 80 kernels on a Mali-G76",
     },
 }
-#: Vectors of a convolution's tile by series of Adreno GPUs: what is best by the device model, in
-#: the direction of the phones' best trials (4 vectors on 6xx; 7xx: 8 to 16, of which more than 8
-#: would spill texels of strided windows).
+#: Vectors of a convolution's tile by series of Adreno GPUs, the best ones by the device model.  The
+#: phones' best trials have 4 on 6xx, and 8 to 16 on 7xx, where more than 8 would spill texels of
+#: strided windows.  That 8xx is like 7xx is an assumption.
 _VECTORS = {"adreno-6": 5, "adreno-7": 8, "adreno-8": 8}
 
 
 def device_of(gpu: Gpu) -> Device:
-    """Return the preset of a GPU, with what was measured of the GPU or its series."""
+    """Return the preset of a GPU, refined by facts of the GPU and its series."""
     device = PRESETS[gpu.preset]
     vectors = next((v for name, v in _VECTORS.items() if gpu.name.startswith(name)), None)
     if vectors is not None:
