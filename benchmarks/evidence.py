@@ -1,20 +1,21 @@
-"""Judge models, rules and presets of GPUs by what phones measured, each by data it was not made of.
+"""Compare models, heuristics and presets of phones' GPUs with measurements, which no fit has seen.
 
 Sections, each a table and a part of results/evidence.json:
 
-*model*: the device model (`tvmflow.tuning.device_model`).  Each GPU and each network is predicted
-with constants that were fitted without it: predicted / measured time of best trials; and for spaces
-whose losers were measured the rank correlation, and the regret of the predicted first and of the
-best of the predicted eight.
-*heuristics*: time of the knobs of schedules' heuristics over the best choice's, by the model fitted
-without the GPU; and by real trials in the spaces that were measured.
-*winograd*: time of the chosen algorithm over the faster one's, where both were measured.
-*storage*: what was measured of images and buffers, and the presets' numbers.
+- *model*: the device model (`tvmflow.tuning.device_model`).  Each GPU and each network is predicted
+  with constants that were fitted without it.  Of best trials: predicted / measured time.  Of
+  spaces, all trials of a task: the rank correlation, and the measured times, relative to the least
+  one, of the trial that is predicted to be fastest and of the best of the first eight.
+- *heuristics*: time of the heuristics' knobs, relative to the best ones, as predicted by the model
+  that was fitted without the GPU, and as measured in spaces.
+- *winograd*: time of the chosen algorithm, relative to the faster one, for convolutions that were
+  tuned both ways.
+- *storage*: measured speeds of images and buffers, and the presets' numbers.
 
     python benchmarks/evidence.py --data FOLDER [--only model ...] [--judge]
 
-``FOLDER`` has the files that `phone_data.py` lists.  With ``--judge`` the last run's constants are
-judged, not fitted again.
+``FOLDER`` has the files that `phone_data.py` lists.  ``--judge`` fits nothing, and takes the
+constants of the last run.
 """
 
 from __future__ import annotations
@@ -23,14 +24,13 @@ import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from common import RESULTS, arguments, report, write_json
 from heuristic_times import Judged, by_model, by_trials
 from model_fit import Fitted, fit
-from phone_data import Record, best_trials, fork_bests, spaces
+from phone_data import Record, add_folder, best_trials, fork_bests, spaces
 from scipy.stats import spearmanr
 from storage_evidence import measured_storage
 from winograd_evidence import judged_choices
@@ -40,9 +40,9 @@ from tvmflow.tuning.device_model import CONSTANTS, Constants
 SECTIONS = ("model", "heuristics", "winograd", "storage")
 #: Choices of AutoTVM's space drawn next to each best trial.
 DRAWN = 15
-#: Fewest trials of a space that divide its map.
+#: Fewest trials of a space whose tiles and groups divide its map.
 LEAST = 20
-#: Constants of Mali that are not fitted, as its trials do not tell them apart.
+#: Constants of Mali that are not fitted, because its trials do not determine them.
 MALI_FIXED = (
     "mixed_slots", "half_registers", "base_registers", "texel_registers", "spill_registers",
     "spill_clocks", "occupancy", "overlap", "group_clocks", "new", "guard",
@@ -108,13 +108,13 @@ def judged_times(records: Sequence[Record], fitted: Fitted) -> dict[str, Any]:
         "within_2": round(sum(1 / 2 < ratio < 2 for ratio in ratios) / len(ratios), 3),
         "tenth": round(float(np.percentile(ratios, 10)), 3),
         "ninetieth": round(float(np.percentile(ratios, 90)), 3),
-        # Of the choices of the space, how many are predicted to be faster than the best.
+        # Share of the other choices that are predicted to be faster than the best trial.
         "place": round(statistics.median(places), 3) if places else None,
     }
 
 
 def judged_space(record: Record, fitted: Fitted) -> dict[str, Any]:
-    """Return how a space is ranked: only choices that divide the map, and all."""
+    """Return how well a space is ranked: its choices that divide the map, and all of them."""
     predicted = fitted.times(record)
     row: dict[str, Any] = {"gpu": record.task.gpu.name, "space": record.task.network}
     for name, part in (("", record.divided), ("all ", np.ones(len(predicted), bool))):
@@ -179,7 +179,7 @@ def model(every: dict[str, list[Record]], last: Any) -> dict[str, Any]:
 MALI_FACTS = {"spill_registers": 16.0, "base_registers": 2.0, "texel_registers": 0.75}
 
 
-# -- what is judged with it ----------------------------------------------------------------------
+# -- heuristics ----------------------------------------------------------------------------------
 
 
 def heuristics(every: dict[str, list[Record]], constants: Any) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def heuristics(every: dict[str, list[Record]], constants: Any) -> dict[str, Any]
             fold = f"without {record.task.gpu.name}"
             if fold in constants[name] and not record.is_space and record.task.is_relay:
                 fitted = read_fitted(constants[name][fold]["fitted"])
-                rows += by_model(record.task, fitted)
+                rows.append(by_model(record.task, fitted))
     content: dict[str, Any] = {"model": {}, "trials": []}
     lines = []
     for key in sorted({row.key for row in rows}):
@@ -212,8 +212,11 @@ def heuristics(every: dict[str, list[Record]], constants: Any) -> dict[str, Any]
 
 def main() -> None:
     """Fit, judge, print, and write the JSON file."""
-    parser = arguments(__doc__, data=Path("build/measured"), only=SECTIONS)
-    parser.add_argument("--judge", action="store_true", help="the last run's constants, not fitted")
+    parser = arguments(__doc__, only=SECTIONS)
+    add_folder(parser)
+    parser.add_argument(
+        "--judge", action="store_true", help="take the constants of the last run, and fit nothing"
+    )
     given = parser.parse_args()
     data = given.data
     path = RESULTS / "evidence.json"
@@ -221,7 +224,7 @@ def main() -> None:
     last = content["model"] if given.judge or "model" not in given.only else None
     own = best_trials(data, DRAWN) + spaces(data) + fork_bests(data)
     every = {
-        "adreno": [r for r in own if r.task.gpu.isa == "ir3" and r.task.network != "best"],
+        "adreno": [r for r in own if r.task.gpu.isa == "ir3"],
         "mali": [r for r in own if r.task.gpu.isa != "ir3"],
     }
     if "model" in given.only:

@@ -28,10 +28,7 @@ class Judged:
 
     #: GPU, family and precision.
     key: tuple[str, str, str]
-    task: Task
     ratio: float
-    knobs: Any
-    best: dict[str, int]
 
 
 def family_and_shape(task: Task) -> tuple[Any, Any]:
@@ -82,7 +79,7 @@ def _product(values: dict[str, tuple[Any, ...]]) -> dict[str, NDArray[np.int64]]
     return {name: column.ravel() for name, column in zip(values, columns, strict=True)}
 
 
-def by_model(task: Task, fitted: Fitted) -> Iterator[Judged]:
+def by_model(task: Task, fitted: Fitted) -> Judged:
     """Judge the heuristic's knobs for a task by the model."""
     family, shape = family_and_shape(task)
     device, gpu = device_of(task.gpu), fitted.gpu(task.gpu)
@@ -92,21 +89,17 @@ def by_model(task: Task, fitted: Fitted) -> Iterator[Judged]:
         kernel = kernel_of(family.NAME, shape, some, task.precision, gpu, task.stride)
         return np.asarray(seconds(kernel, gpu, fitted.constants))
 
-    choices = every_choice(family, shape, device)
-    every = times(choices)
-    place = int(np.argmin(every))
+    least = float(times(every_choice(family, shape, device)).min())
     own = float(times(vars(knobs)))
     precision = f"{8 * task.precision.stored}+{8 * task.precision.sums}"
-    best = {name: int(column[place]) for name, column in choices.items()}
-    key = task.gpu.name, family.NAME, precision
-    yield Judged(key, task, max(1.0, own / float(every[place])), knobs, best)
+    return Judged((task.gpu.name, family.NAME, precision), max(1.0, own / least))
 
 
 def by_trials(record: Record) -> Iterator[dict[str, Any]]:
     """Judge the heuristic's knobs by the measured trials of a space, if any has their tile.
 
-    The median counts of the trials with the tile whose groups are alike: items and channels within
-    a factor of two.  Trials of the fork that test every read are left out.
+    Its time is the median of trials with the same tile, and with similar groups: items and channels
+    within a factor of two.  Trials of the fork that test every read are left out.
     """
     task = record.task
     family, shape = family_and_shape(task)

@@ -4,8 +4,8 @@ The loss of some constants sums, as means over tasks,
 
 - the error of the predicted time of a best trial (of its logarithm, at most 1);
 - twice the share of other choices of AutoTVM's space that are predicted to be faster (at most 1);
-- for a space whose losers were measured: three times the errors around their weighted mean, with
-  weights that fall with the measured time, and the mean itself.
+- for a space, all trials of a task: three times the errors around their weighted mean, with weights
+  that fall with the measured time, and the mean itself.
 
 It is minimised by the cross-entropy method: draw, keep the best quarter, draw around it.
 """
@@ -48,11 +48,11 @@ class Fitted:
         is_old = gpu.isa != "ir3" or gpu.name < "adreno-7"
         return replace(gpu, launch_us=self.launch_old_us if is_old else self.launch_new_us)
 
-    def times(self, record: Record, kernels: Kernel | None = None) -> Array:
+    def times(self, record: Record) -> Array:
         """Predict the microseconds of a record's choices, as its schedules run them."""
         gpu = self.gpu(record.task.gpu)
         copies = sum(copying(moved, gpu, self.constants) for moved in record.task.copied)
-        times = np.asarray(seconds(kernels or record.kernels, gpu, self.constants))
+        times = np.asarray(seconds(record.kernels, gpu, self.constants))
         if record.guarded.size:
             times = np.where(record.guarded, self.guard * times, times)
         return 1e6 * (times + copies)

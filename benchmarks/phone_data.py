@@ -1,20 +1,27 @@
 """Measurements of phones' GPUs, read from their files: tasks, the knobs tried, and their times.
 
-The files are not part of this repository.  A folder has them as their sources do:
+The files are not part of this repository.  Scripts read them from a folder:
 
-======== ================================================= =======================================
-folder   source                                            content
-======== ================================================= =======================================
-octoml   github.com/octoml/qualcomm, d57b94c               AutoTVM's best trials on three Adreno
-tophub   github.com/tlc-pack/tophub, f05376e               the same of another phone, for judging
-armgpu   github.com/TVM-for-armgpu/tvm, 4c43923            trials of a fork's schedules, with losers
-======== ================================================= =======================================
+============================= ====================================================================
+file                          content
+============================= ====================================================================
+octoml/give/logs*/*.log       AutoTVM's best trials on three Adreno: folders of the same names of
+                              github.com/octoml/qualcomm, d57b94c
+tophub/give/adreno_v0.02.log  the same of another phone, for Winograd's costs:
+                              github.com/tlc-pack/tophub, f05376e
+armgpu/*.csv, *.csv.gz        all trials of a fork's schedules, slow ones included, as tables
+                              (`tuning_logs/armgpu.py`): github.com/TVM-for-armgpu/tvm, 4c43923
+archprobe/archprobe.json      reports of github.com/microsoft/ArchProbe by phone, and the figures
+                              of its overview
+adreno620/figures.json        launches and bandwidths of github.com/a8nova/adreno-llms, 053736a
+============================= ====================================================================
 
 All times are in microseconds.  Extents along channels count blocks of four.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import gzip
 import json
@@ -35,7 +42,7 @@ from tvmflow.tuning.kernel_facts import Precision, lanes_along, lines_of
 
 Array = NDArray[np.float64]
 
-#: Folder, GPU and suffix of the names of AutoTVM's logs.
+#: Folders of AutoTVM's logs, and the GPU that each was measured on.
 LOGS = (
     ("octoml/give/logs", "adreno-660"),
     ("octoml/give/logs_gen1", "adreno-730"),
@@ -164,7 +171,7 @@ class Task:
 
 @dataclass
 class Record:
-    """A task, the choices whose times are known, and others that were slower."""
+    """A task, choices with measured times, and others that are known to be slower."""
 
     task: Task
     choices: Array
@@ -177,7 +184,7 @@ class Record:
 
     @property
     def is_space(self) -> bool:
-        """Return whether losers were measured, too."""
+        """Return whether several choices were measured, slow ones included."""
         return len(self.times) > 1
 
     @property
@@ -189,6 +196,17 @@ class Record:
     def kernels(self) -> Kernel:
         """Return the kernel of each choice."""
         return self.task.kernels(self.choices)
+
+
+def add_folder(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the folder of the files."""
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=Path("build/measured"),
+        metavar="FOLDER",
+        help="the folder with the files that phone_data.py lists, default: %(default)s",
+    )
 
 
 def rows_of(path: Path) -> Iterator[dict[str, str]]:
@@ -244,10 +262,10 @@ def _network(name: str) -> str:
     return found.group(1) if found else name
 
 
-def best_trials(data: Path, drawn: int, seed: int = 0, *, hub: bool = False) -> list[Record]:
+def best_trials(data: Path, drawn: int, seed: int = 0) -> list[Record]:
     """Return AutoTVM's best trials, each with some other choices of the same space."""
     found = []
-    for number, (task, time, entity) in enumerate(autotvm(data, hub=hub)):
+    for number, (task, time, entity) in enumerate(autotvm(data)):
         if task.kind == "winograd":
             continue
         splits = [entity[knob][1:] for knob in ("tile_fc", "tile_y", "tile_x")]
@@ -296,9 +314,9 @@ def algorithms(data: Path) -> list[dict[str, tuple[Task, float]]]:
 
 
 def spaces(data: Path, least: int = 20) -> list[Record]:
-    """Return the fork's pointwise convolutions whose losers were measured, too.
+    """Return the fork's pointwise convolutions with all their trials, slow ones included.
 
-    Of equal choices the fastest counts: the logs are of several days, and some are throttled.
+    Of equal choices the fastest counts, because on some days the phone was throttled.
     Choices whose channels are not divided are left out.
     """
     folder = data / "armgpu"

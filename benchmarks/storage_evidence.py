@@ -17,7 +17,7 @@ from tvmflow.devices.presets import PRESETS
 def mali_trials(data: Path) -> dict[str, Any]:
     """Return which operands the fork's best kernels on a Mali-G76 read from images.
 
-    And for one convolution the least time of its trials, by the storage of the input.
+    The second part is the least time of one convolution's trials, by the storage of its input.
     """
     folder = data / "armgpu"
     kinds: Counter[str] = Counter()

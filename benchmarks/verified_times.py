@@ -1,4 +1,4 @@
-"""Print the errors of predicted times by GPU, the table of `tvmflow.tuning.verified`.
+"""Print the errors of predicted times by GPU, as the table in tvmflow/tuning/verified.py.
 
 Best trials are predicted with the constants of results/evidence.json that were fitted without the
 GPU, or without the network if only one GPU of the vendor was measured.  The errors become the part
@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from common import RESULTS, arguments, report, write_json
 from evidence import folds, read_fitted
 from model_fit import Fitted
-from phone_data import Array, Record, best_trials, fork_bests
+from phone_data import Array, Record, add_folder, best_trials, fork_bests
 
 from tvmflow.tuning.device_model import copying
 from tvmflow.tuning.predict_network import least_seconds
@@ -40,14 +39,14 @@ def bound_us(record: Record, fitted: Fitted) -> float:
 
 
 def percentiles(values: Array) -> tuple[float, float]:
-    """Return the printed percentiles of some numbers."""
+    """Return the 10th and the 90th percentile of some numbers."""
     low, high = (round(float(value), 2) for value in np.percentile(values, PERCENTILES))
     return low, high
 
 
 def errors(ratios: Mapping[str, Array], without: str) -> dict[str, Any]:
     """Return a row of the table; each GPU of ``ratios`` has the same weight."""
-    # The percentiles of each GPU stand for its kernels, of which others have more.
+    # GPUs have different numbers of kernels: 101 percentiles of each have equal weight.
     model, bound = (
         percentiles(np.concatenate([np.percentile(r[column], range(101)) for r in ratios.values()]))
         if len(ratios) > 1
@@ -85,7 +84,9 @@ def verified(every: Mapping[str, Sequence[Record]], judged: Mapping[str, Any]) -
 
 def main() -> None:
     """Judge, print the table, and add it to the JSON file."""
-    data = arguments(__doc__, data=Path("build/measured")).parse_args().data
+    parser = arguments(__doc__)
+    add_folder(parser)
+    data = parser.parse_args().data
     content = json.loads((RESULTS / "evidence.json").read_text())
     own = best_trials(data, 0) + fork_bests(data)
     every = {

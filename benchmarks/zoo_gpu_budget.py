@@ -161,7 +161,9 @@ def main() -> int:
     """Measure the networks that have no budget yet, one by one; or compare all."""
     parser = arguments(__doc__, only=[""], dtypes=DTYPES)
     parser.add_argument("--exports", type=Path, help="a folder that keeps the networks' files")
-    parser.add_argument("--again", action="store_true", help="also what is there already")
+    parser.add_argument(
+        "--again", action="store_true", help="also measure networks that have a budget"
+    )
     parser.add_argument("--check", action="store_true", help="compare, and write nothing")
     parser.add_argument("--no-machine", action="store_true", help="leave machine code out")
     parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
