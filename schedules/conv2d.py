@@ -171,7 +171,7 @@ class RegisterTile:
 
     @property
     def vectors(self) -> int:
-        """Return the vectors of a tile."""
+        """Return the number of vectors of a tile."""
         return self.tile_o * self.tile_h * self.tile_w
 
 
@@ -188,7 +188,7 @@ class Knobs(WorkGroup, RegisterTile):
 
     @property
     def barrier_items(self) -> int:
-        """Return the work-items of a group that has barriers, as for a split sum, else 1."""
+        """Return the work-items of a group if a split sum gives it barriers, else 1."""
         return prod(self.group) * self.split_i if self.split_i > 1 else 1
 
 
@@ -282,8 +282,8 @@ CONSTRAINTS = {
 }
 
 #: Work-items below which a phone's GPU cannot hide its latencies (an assumption: some ten waves of
-#: 64 for each of two to six compute units), and below which some of its cores have fewer than two
-#: waves.
+#: 64 for each of two to six compute units), and below which some of six cores have fewer than two
+#: waves of 64.
 FEW_ITEMS, LEAST_ITEMS = 2048, 768
 
 
@@ -333,9 +333,9 @@ def split_up(knobs: Knobs, shape: Shape, device: Device) -> Knobs | None:
     """Return knobs that let several items share a sum, to occupy the device; ``None`` if none fit.
 
     The tile divides the map, each part has at least four blocks of input channels, and a group
-    fills three quarters of its waves' lanes: with fewer, smaller tiles of unsplit
-    sums keep more lanes busy.  Groups are ranked by few idle lanes, then enough items, then a size
-    near the usual one.
+    fills three quarters of its waves' lanes: if it fills fewer, smaller tiles of unsplit sums keep
+    more lanes busy.  Groups are ranked by few idle lanes, then enough items, then a size near the
+    usual one.
     """
     vectors, items = device.convolution.vectors, device.convolution.items
     most = vectors * 3 // 2
@@ -353,7 +353,7 @@ def split_up(knobs: Knobs, shape: Shape, device: Device) -> Knobs | None:
         stage_input=False,
         split_borders=False,
     )
-    # Items of larger groups, which have barriers, would have too few registers.
+    # Larger groups, which have barriers, would leave too few registers to each item.
     most_items = min(MOST_ITEMS, device.max_group_size)
     found = [
         replace(whole, split_i=split, group_o=group_o)

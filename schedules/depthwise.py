@@ -86,10 +86,13 @@ class Shape:
     padded: bool
     texture: bool
 
+    def row_inputs(self, tile_w: int) -> int:
+        """Return the number of vectors that a tile reads of a row."""
+        return (tile_w - 1) * self.stride_w + self.span_w
+
     def inputs(self, tile_h: int, tile_w: int) -> int:
         """Return the number of vectors that a tile reads."""
-        rows = (tile_h - 1) * self.stride_h + self.span_h
-        return rows * ((tile_w - 1) * self.stride_w + self.span_w)
+        return ((tile_h - 1) * self.stride_h + self.span_h) * self.row_inputs(tile_w)
 
     @property
     def is_small(self) -> bool:
@@ -233,7 +236,8 @@ def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedul
     if reuse:
         sch.unroll(hi)
     staged = texels is not None and not workload.is_cpu
-    row = shape.inputs(1, knobs.tile_w) // shape.span_h + shape.kernel_w * has_weights
+    row = shape.row_inputs(knobs.tile_w) + shape.kernel_w * has_weights
+    # The rows of a window stay a loop if all their texels, read ahead, would not fit the registers.
     whole = shape.is_small and (reuse or not staged or fits_ahead(row * shape.kernel_h))
     if whole or (staged and fits_ahead(row)):
         # One row of texels serves every column of a window that is unrolled.

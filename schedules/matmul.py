@@ -102,11 +102,13 @@ CONSTRAINTS = {
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """Return square tiles of a work-item, and nearly square groups that fill their waves.
 
-    A matrix of few columns has groups of many rows, and smaller tiles if they are still narrow.
+    A matrix of few columns has groups of many rows, and smaller tiles if these groups still leave
+    lanes of their waves idle.
     """
     vectors = shape.columns // LANES
     tile_n = largest_divisor(vectors, 2 if device.accumulators >= 16 else 1)
     tallest = largest_divisor(shape.rows, max(1, min(8, device.accumulators // tile_n // 2)))
+    tile_k = largest_divisor(shape.depth, 16)
     most = min(device.max_group_size, max(device.group_size, 16))
 
     def filled(knobs: Knobs) -> float:
@@ -114,31 +116,29 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
         return lanes_filled(tiles, (knobs.group_m, knobs.group_n), device.wave)
 
     def worth(knobs: Knobs) -> tuple[bool, float, float]:
-        along = knobs.group_m, knobs.group_n
-        size = abs(log2(prod(along) / most))
-        return filled(knobs) >= FULL, -size, -abs(log2(along[0] / along[1]))
+        size = abs(log2(knobs.group_m * knobs.group_n / most))
+        return filled(knobs) >= FULL, -size, -abs(log2(knobs.group_m / knobs.group_n))
 
-    def widest(tile_m: int, limit: int) -> Knobs:
+    def with_group(tile_m: int, limit: int) -> Knobs:
         found = [
             Knobs(tile_m, tile_n, group_m, group_n, tile_k)
             for group_m in divisors(shape.rows // tile_m, limit)
             for group_n in divisors(vectors // tile_n, limit)
-            for tile_k in [largest_divisor(shape.depth, 16)]
             if group_m * group_n <= min(4 * most, device.max_group_size)
         ]
         return max((k for k in found if _fits(k)), key=worth)
 
-    knobs = widest(tallest, 16)
-    if 2 * filled(knobs) <= 1:
-        choices = [widest(tile_m, 4 * most) for tile_m in divisors(shape.rows, tallest)]
+    knobs = with_group(tallest, 16)
+    if filled(knobs) <= 0.5:
+        choices = [with_group(tile_m, 4 * most) for tile_m in divisors(shape.rows, tallest)]
         knobs = max(choices, key=lambda k: (min(filled(k), FULL), k.tile_m))
     return knobs
 
 
 def _fits(knobs: Knobs) -> bool:
     """Return whether the tiles of both operands fit local memory."""
-    along = knobs.tile_m * knobs.group_m + LANES * knobs.tile_n * knobs.group_n
-    return 4 * knobs.tile_k * along <= LOCAL_BYTES
+    rows, columns = knobs.tile_m * knobs.group_m, LANES * knobs.tile_n * knobs.group_n
+    return 4 * knobs.tile_k * (rows + columns) <= LOCAL_BYTES
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:

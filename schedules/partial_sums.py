@@ -185,7 +185,7 @@ def shares(length: int, lanes: int, tasks: int, device: Device) -> tuple[int, in
     while True:
         chunk = GPU_CHUNK * (8 * items * lanes)
         splits = _splits(length, lanes, tasks, items, GPU_ITEMS, chunk)
-        group = items * together(tasks * splits, items, device)
+        group = items * _results_of_group(tasks * splits, items, device)
         fills = wave_filled(group, device.wave) >= FULL
         if items == 1 or fills or 2 * items > min(device.group_size, length // lanes):
             return splits, items
@@ -193,15 +193,19 @@ def shares(length: int, lanes: int, tasks: int, device: Device) -> tuple[int, in
 
 
 def _splits(length: int, lanes: int, tasks: int, items: int, busy: int, chunk: int) -> int:
-    """Return the work-groups that keep a device busy, each with at least a chunk of a result."""
+    """Return how many work-groups should share a result.
+
+    Each has at least ``chunk`` of its elements, and those of all results have at most ``busy``
+    items, if there are not more results than that.
+    """
     splits = max(1, min(busy // (tasks * items), 64, length // chunk))
     while not every_lane_starts(length, splits, items, lanes):
         splits -= 1
     return splits
 
 
-def together(results: int, items: int, device: Device) -> int:
-    """Return how many results a group takes, each shared by this many of its items."""
+def _results_of_group(results: int, items: int, device: Device) -> int:
+    """Return how many results a work-group computes if ``items`` of its work-items share each."""
     return largest_divisor(results, max(1, device.group_size // items))
 
 
@@ -364,7 +368,7 @@ def group_loops(workload: Workload, loops: list[Loop], items: int) -> tuple[Loop
     """Return the loop over groups, and that over a group's results if few items share each."""
     sch = workload.sch
     fused = workload.fuse(loops)
-    several = together(int(sch.get(fused).extent), items, workload.target.device)
+    several = _results_of_group(int(sch.get(fused).extent), items, workload.target.device)
     groups, group = sch.split(fused, [None, several])
     return groups, group
 

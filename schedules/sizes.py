@@ -59,12 +59,12 @@ def filled_group(
 def _fullest_group(
     extents: tuple[int, ...], usual: tuple[int, ...], size: int, widest: int, wave: int
 ) -> tuple[int, ...]:
-    """Return the group that leaves few lanes idle; the usual one if it is as good.
+    """Return the group that leaves the fewest lanes idle; the usual one if it is as good.
 
-    Of groups that are about as full it has most items along the last axis, and then along the one
-    before.
+    Of groups that are about as full, it is the one with most items along the last axis, and then
+    along the axis before.
     """
-    rest, axes = extents[:-3], (1, 1, *extents)[-3:]
+    axes, leading = (1, 1, *extents)[-3:], (1,) * (len(extents) - 3)
     most = max(size, 2 * wave)
     groups = [
         (outer, inner, last)
@@ -73,9 +73,10 @@ def _fullest_group(
         for outer in {*_alongs(axes[0], size), *(limit // (inner * last) for limit in (size, most))}
         if outer * inner * last <= most and outer <= min(axes[0], size)
     ]
-    found = [(*(1 for _ in rest), *group)[-len(extents) :] for group in groups]
+    found = [(*leading, *group)[-len(extents) :] for group in groups]
 
     def worth(group: tuple[int, ...]) -> float:
+        # The weights only decide between groups that are about as full (an assumption).
         along = 0.05 * log2(group[-1]) + 0.025 * log2((1, *group)[-2])
         far = 0.01 * abs(log2(prod(group) / size))
         return log2(lanes_filled(extents, group, wave)) + along - far

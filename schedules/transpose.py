@@ -226,8 +226,8 @@ def _bind_squares(
     """Bind tiles to work-items, in groups about as high as wide; return the loops of both.
 
     Groups divide the axes, so that the extents of a work-item's copies are constants.  If such a
-    group leaves lanes of its waves idle, as with few tiles along both axes, it also takes places
-    along the other axes, except with a shared copy: that would be of many tiles.
+    group leaves lanes of its waves idle, as with few tiles along both axes, it also has items along
+    the other axes, except if it transposes in local memory, which would have to hold all its tiles.
     """
     sch, group_size, device = workload.sch, knobs.group_size, workload.target.device
     edge = 1 << (group_size.bit_length() - 1) // 2

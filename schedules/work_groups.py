@@ -1,13 +1,14 @@
 """Register tiles and work-groups of convolutions on GPUs: their knobs and heuristics.
 
 The rules are those on which AutoTVM's trials on two phones (Adreno 660 and 740, 134 convolutions)
-agree; their numbers (:class:`Tiling`) were fitted to these logs, and validated on logs that were
-left out of a fit (``docs/schedules.md``):
+agree.  Their numbers (:class:`Tiling`) were fitted to trials on more phones
+(:data:`tvmflow.devices.presets.SOURCES`), and validated on logs that were left out of a fit
+(``docs/schedules.md``):
 
 - A work-item computes few vectors, so that a core holds many waves and hides the latency of
   texels: four to eight vectors of a convolution, which read each weight once for all of them; two
-  of a depthwise one, whose products share little.  Of tiles of that size the best has the fewest
-  vectors beyond the end of the map, and then the fewest texels read.
+  or three of a depthwise one, whose products share little.  Of tiles of that size the best has the
+  fewest vectors beyond the end of the map, and then the fewest texels read.
 - A work-group has many blocks of output channels and few tiles of the map: its items read the
   same texels of the input at the same time.  If channels do not share an input (depthwise),
   it has the fewer of them the larger the map is.
@@ -139,7 +140,7 @@ def group_of(tiles: Extents, device: Device, tiling: Tiling, widest: int | None 
 def _fullest(tiles: Extents, channels: int, items: int, device: Device, widest: int) -> Extents:
     """Return the group with the fewest idle lanes, near the wanted channels and items.
 
-    It fills at least half of its waves' lanes if there are as many items.
+    It fills at least half of its waves' lanes if there are enough tiles.
     """
     wave, total = device.wave, prod(tiles)
     if total < GROUPS * items:
