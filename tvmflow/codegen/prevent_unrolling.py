@@ -10,7 +10,8 @@ not a count that is unknown at compile time::
 The number is the same, as a launch has at least one dimension.  If an iteration reads few texels,
 overlapping those of several iterations is faster, and a loop that indexes private memory must be
 unrolled to turn it into registers: such loops stay unchanged, and so do those of kernels with one
-item a group, which are for CPUs.
+item a group, which are for CPUs.  Extents that depend on an outer loop are hidden, too: once that
+loop is unrolled, they are constant.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from .textures import LOAD
 
 #: Texels of an iteration that are enough to hide each other's latency: weights of four channels.
 ENOUGH_TEXELS = 4
+#: Upper bound of an extent of which nothing is known: the largest 32-bit integer.
+_UNBOUNDED = 2**31 - 1
 
-#: A bound of iterations that bounds nothing.
-_LARGEST = 2**31 - 1
 NAME = "tvmflow_times"
 DEFINITION = f"#ifndef {NAME}\n#define {NAME}(n) ((n) * (int)min(get_work_dim(), 1u))\n#endif\n"
 
@@ -69,11 +70,11 @@ def _keep(loop: tirx.For) -> tirx.For:
 def _most_iterations(loop: tirx.For) -> int | None:
     """Return the most iterations of a loop; ``None`` if they are unknown at compile time."""
     most = int(Analyzer().const_int_bound(loop.extent).max_value)
-    return most if most < _LARGEST else None
+    return most if most < _UNBOUNDED else None
 
 
 def _texels(body: tirx.Stmt) -> int:
-    """Return the texels that a statement reads, in all iterations of its loops."""
+    """Return the number of texels that a statement reads, in all iterations of its loops."""
     texels, times = 0, 1
 
     def count(call: Call, visitor: tvm_ffi.StructuralVisitor) -> None:

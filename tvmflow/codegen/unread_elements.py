@@ -10,7 +10,7 @@ Before and after :func:`DropUnreadElements`, on unrolled code::
     y[T.Ramp(0, 1, 4)] += row[0] * w[...]                   y[T.Ramp(0, 1, 4)] += row[0] * w[...]
     y[T.Ramp(4, 1, 4)] += row[8] * w[...]                   y[T.Ramp(4, 1, 4)] += row[8] * w[...]
 
-GPUs' compilers drop such reads, too, but our source would be longer, and passes that count the
+GPUs' compilers drop such reads, too, but the source would be longer, and passes that count the
 texels of a loop would count too many (:mod:`.prevent_unrolling`).
 """
 
@@ -58,7 +58,7 @@ def DropUnreadElements(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _elements(indices: Iterable[tirx.Expr]) -> set[int] | None:
-    """Return the elements at an index of a flat buffer, ``None`` if it is not constant."""
+    """Return the elements at an index of a flat buffer; ``None`` if the index is not constant."""
     first, *others = indices
     base, stride, lanes = first, 1, 1
     if isinstance(first, tirx.Ramp):
