@@ -108,7 +108,7 @@ def test_another_engine_s_times_are_shown_if_asked_for(cli, modules, compiler, m
     assert not any(
         each["yardstick"] for each in cli("isa", modules["tvm"], "--json").json["kernels"]
     )
-    # Standalone libraries do not tell their operators.
+    # Standalone libraries do not record their operators.
     text = cli("isa", modules["standalone"], "--yardstick").stdout
     assert "was measured with no operator near those of this network." in text
 

@@ -54,11 +54,11 @@ def test_json_and_page_have_all_layers(cli, network, tmp_path):
         ("sm_90", ("Predicting times on sm_90 failed", "adreno-740, ")),
     ],
 )
-def test_a_gpu_that_nothing_is_predicted_for_is_refused(cli, network, gpu, words):
+def test_a_gpu_without_rates_is_refused(cli, network, gpu, words):
     cli("predict", network, "--gpu", gpu).refused(*words)
 
 
-def test_what_is_no_model_is_refused(cli, tmp_path):
+def test_files_that_are_no_model_are_refused(cli, tmp_path):
     path = tmp_path / "net.onnx"
     path.write_text("no model")
     cli("predict", path, "--gpu", "adreno-740").refused("net.onnx")

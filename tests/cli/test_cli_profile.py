@@ -132,14 +132,14 @@ def test_another_engine_s_times_are_printed_if_asked_for(cli, tmp_path):
     (known,) = (kernel.yardstick for kernel in profile.kernels if kernel.yardstick)
     assert known.distance == 0
     assert 0 < known.own_us <= sum(kernel.median_us for kernel in profile.kernels)
-    # A profile shows them again; one that was measured without has none.
+    # A profile in a file keeps the times; a profile without the option has none.
     (tmp_path / "with.json").write_text(json.dumps(profile.to_json()))
     assert "Adreno 616" in cli("profile", "with.json").stdout
     without = from_json(cli("profile", "net.so", *options).succeeded().json)
     assert not any(kernel.yardstick for kernel in without.kernels)
 
 
-def test_without_a_measured_operator_that_is_said(cli, compiled):
+def test_a_network_without_measured_operators_is_reported(cli, compiled):
     result = cli("profile", compiled, "--runs", "2", "--no-findings", "--yardstick").succeeded()
     assert "was measured with no operator near those of this network." in result.stdout
 

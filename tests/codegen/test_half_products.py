@@ -1,13 +1,12 @@
-"""Kernels multiply and add halves, and never ask for a fused multiply-add of them.
+"""Kernels multiply and add halves without calls of fused multiply-adds.
 
-On an Adreno 660 `fma` of halves was measured to be six times slower than a product and a sum, which
-the compiler may turn into the instruction ``mad.f16``.  What these tests prove: our kernels never
-call `fma` or `mad` with halves, whatever sums they take, and the build options of both runtimes
-allow ``mad`` and force nothing.  The machine code shows that Mesa then uses ``mad.f16``, and that a
-kernel with `fma` would have been noticed.
+Adreno multiplies and adds halves by ``mad.f16``; Mesa knows no instruction for `fma` of halves.
+These tests check that kernels never call `fma` or `mad`, whatever the precision of their sums, and
+that the build options of both runtimes allow ``mad`` but force no fused products.  The machine code
+shows that Mesa then uses ``mad.f16``.
 
-What they cannot prove: which instruction Qualcomm's compiler chooses for ``a * b + c``.  OpenCL C
-lets a compiler contract it by default (``FP_CONTRACT``), to the form that it finds fast.
+The tests do not show which instruction Qualcomm's compiler chooses for ``a * b + c``.  By default
+(``FP_CONTRACT``), OpenCL C lets a compiler contract it to either.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from tvmflow.module.link import native_folder
 from tvmflow.module.standalone.encode import BUILD_OPTIONS
 
 ADRENO = find_gpu("adreno-660")
-#: Calls of fused multiply-adds, but not of ``mad24``; and options that change how floats are added.
+#: Calls of `fma` and `mad`, not of ``mad24``, and options that change floating-point arithmetic.
 FUSED = re.compile(r"\b(?:fma|mad)\s*\(|FP_CONTRACT\s+ON|-cl-(?:fast|unsafe)")
 HALF = re.compile(r"\bhalf4? ")
 ACCUMULATE = ["fp32", "mixed", "fp16"]
@@ -39,7 +38,7 @@ ACCUMULATE = ["fp32", "mixed", "fp16"]
 @pytest.mark.slow
 @pytest.mark.parametrize("accumulate", ACCUMULATE)
 @pytest.mark.parametrize("network", NETWORKS)
-def test_networks_ask_for_no_fused_halves(network, accumulate):
+def test_networks_call_no_fused_products(network, accumulate):
     job = before_scheduling(network, "adreno", dtype="fp16", accumulate=accumulate)
     with job.target.tvm_target:
         kernels = generate_kernels(IRModule(scheduled(job)), job.target).sources
@@ -49,7 +48,7 @@ def test_networks_ask_for_no_fused_halves(network, accumulate):
 
 
 @pytest.mark.parametrize("accumulate", ACCUMULATE)
-def test_a_layer_asks_for_no_fused_halves(accumulate, tmp_path):
+def test_a_layer_calls_no_fused_products(accumulate, tmp_path):
     options = {"target": "opencl", "device": "adreno", "dtype": "fp16", "accumulate": accumulate}
     tvmflow.compile(conv((1, 64, 14, 14), 64), **options, dump_ir=tmp_path).close()
     (source,) = tmp_path.glob("*export.0.opencl")

@@ -66,7 +66,7 @@ def test_channels_of_texels_are_chosen(tmp_path):
     assert "*)&" not in source
 
 
-# Loops of unknown extents, and nests ------------------------------------------------------
+# -- loops with computed extents, and nests ------------------------------------------------------
 
 
 IMAGE = (1, 1, 64, 64, 4)

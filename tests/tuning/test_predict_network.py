@@ -1,4 +1,4 @@
-"""Predicted times of networks: sums, ranges, lower bounds, and how far they are verified."""
+"""Predicted times of networks: sums, ranges, lower bounds, and their verification."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import asdict, replace
 from functools import cache
 from math import prod
 
-import numpy as np
 import pytest
 from common import RESULTS
 from support.onnx_models import model_of
+from support.operators import conv, random
 from support.tunables import model, tasks
 
 import tvmflow
@@ -50,7 +50,7 @@ def test_layers_are_tasks_with_their_nodes():
     assert (pointwise.calls, len(pointwise.functions)) == (2, 1)
     assert set(by_family) == set(tasks("adreno"))
     assert pointwise.label == f"{pointwise.nodes[0]}, {len(pointwise.nodes) - 1} more"
-    # A function of no node is named itself.
+    # A function without nodes is labelled with its own name.
     own = replace(pointwise, nodes=())
     assert own.label == pointwise.functions[0]
 
@@ -60,7 +60,7 @@ def test_the_model_predicts_convolutions_and_bounds_are_marked():
     task = offline.Descent(tasks("adreno")["conv2d"], A740)
     by_family = {layer.family: layer for layer in found.layers}
     layer = by_family["conv2d"]
-    # The device is a GPU's, which refines the preset of those tasks.
+    # Those tasks are for the preset; the network is for the GPU, which may have other tiles.
     assert layer.seconds == pytest.approx(task.seconds(layer.knobs), rel=0.2)
     assert layer.bound is None
     for family in set(by_family) - {"conv2d", "conv2d_1x1", "depthwise"}:
@@ -75,19 +75,10 @@ def test_the_model_predicts_convolutions_and_bounds_are_marked():
 
 def test_a_faster_gpu_is_faster_and_halves_are():
     assert predicted("adreno-740").seconds < predicted("adreno-660").seconds
-    large = model_of(
-        "y = Conv<pads = [1, 1, 1, 1]>(x, w)", {"x": (1, 64, 56, 56)}, {"y": None},
-        {"w": weights_of(64)}, opset=18,
-    )  # fmt: skip
+    large = conv((1, 64, 56, 56), 64)
     whole, half = (tvmflow.predict(large, "adreno-740", dtype=dtype) for dtype in ("fp32", "fp16"))
     assert half.seconds < 0.8 * whole.seconds
     assert (half.dtype, half.accumulate) == ("fp16", "mixed")
-
-
-def weights_of(channels):
-    """Return small weights of a 3x3 convolution."""
-    generator = np.random.default_rng(0)
-    return generator.normal(0, 0.01, (channels, channels, 3, 3)).astype(np.float32)
 
 
 def test_ranges_are_those_of_held_out_kernels():
@@ -160,7 +151,7 @@ def test_no_prediction_of_the_model_is_below_the_bound():
 
 
 def test_a_table_counts_as_far_as_it_is_read():
-    table = {"table": weights_of(256).reshape(-1, 64)}
+    table = {"table": random((9216, 64))}
     gather = model_of("y = Gather(table, i)", {"i": ((4,), "int64")}, {"y": None}, table, opset=18)
     found = tvmflow.predict(gather, "adreno-740")
     assert all(layer.bound for layer in found.layers)
@@ -198,7 +189,7 @@ def test_the_table_of_errors_is_the_measured_one():
             assert errors.model == pytest.approx(quantiles, abs=0.02)
 
 
-def test_what_nothing_is_predicted_for_is_refused():
+def test_gpus_without_rates_and_other_targets_are_refused():
     with pytest.raises(TargetError, match="adreno-618 failed: the model knows Adreno and Mali"):
         predicted("adreno-618")
     with pytest.raises(TargetError, match="'adreno-7400' is not known"):
