@@ -1,10 +1,10 @@
 """Judge the times of TFLite's GPU delegate as a yardstick for shapes that were not measured.
 
 The data are of github.com/qed-usc/mobile-ml-benchmark: microseconds of each operator of many
-networks, on phones.  Each family of networks (all widths and depths) is left out in turn.  Its
-operators are looked up among those of the others: for which is there an answer, and how far is the
-rate of the nearest operator from the true one?  Rates are times for an operation, for ``concat``
-for an element; a ratio is the larger rate divided by the smaller one.
+networks, on phones.  Each family of networks (all widths and depths) is left out in turn, and its
+operators are looked up among those of the others.  The table counts the operators that have an
+answer, and compares the rate of the nearest operator with the true one.  Rates are times for an
+operation, for ``concat`` for an element; a ratio is the larger rate divided by the smaller one.
 
     python benchmarks/yardstick.py OPS.csv.gz            # the table, and results/yardstick.json
     python benchmarks/yardstick.py OPS.csv.gz --build    # also write the data of the package

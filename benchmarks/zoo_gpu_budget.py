@@ -1,17 +1,17 @@
 """Budgets of the zoo's networks on phones' GPUs: filled lanes, waves, and spilled values.
 
-Of each network's kernels with at least 1 % of its multiply-adds (`launches.py`): the least share of
-lanes with an item, means weighted by arithmetic, and the values that spill in machine code, where
-Mesa's compilers for Adreno are here (`tvmflow isa --setup`).  Kernels that fill less than half of
-their lanes, and those that spill, are listed by name.
+Figures count kernels with at least 1 % of a network's multiply-adds (`launches.py`): the least
+share of lanes with an item, means weighted by arithmetic, and the values that spill in machine
+code, if Mesa's compilers for Adreno are installed (`tvmflow isa --setup`).  Kernels that fill less
+than half of their lanes, and those that spill, are listed by name.
 
     python -m pip install '.[zoo]'
     python benchmarks/zoo_gpu_budget.py --exports FOLDER [--only resnet] [--dtypes fp32] [--again]
     python benchmarks/zoo_gpu_budget.py --exports FOLDER --check
 
 FOLDER keeps the networks' files; only missing ones are exported.  tests/zoo_gpu_budget.json is
-written after each network; networks that it has are measured again only with --again.  With
---check all are, nothing is written, and the exit status is 1 if a figure is worse.
+written after each network; networks that it has are measured again only with --again.  --check
+measures all networks, writes nothing, and exits with status 1 if a figure is worse.
 """
 
 from __future__ import annotations
