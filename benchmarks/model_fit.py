@@ -19,7 +19,7 @@ import numpy as np
 from phone_data import Array, Record
 
 from tvmflow.devices.gpus import Gpu
-from tvmflow.tuning.device_model import Constants, Kernel, copying, seconds
+from tvmflow.tuning.device_model import Constants, Kernel, least_seconds, seconds
 
 #: Start of the fit: round numbers of the right size; a third more or less is likely.
 START = Constants(
@@ -51,7 +51,9 @@ class Fitted:
     def times(self, record: Record) -> Array:
         """Predict the microseconds of a record's choices, as its schedules run them."""
         gpu = self.gpu(record.task.gpu)
-        copies = sum(copying(moved, gpu, self.constants) for moved in record.task.copied)
+        # A copy reads and writes its bytes.
+        moved = (2 * each for each in record.task.copied)
+        copies = sum(least_seconds(n, 0, gpu, constants=self.constants) for n in moved)
         times = np.asarray(seconds(record.kernels, gpu, self.constants))
         if record.guarded.size:
             times = np.where(record.guarded, self.guard * times, times)

@@ -19,8 +19,7 @@ from evidence import folds, read_fitted
 from model_fit import Fitted
 from phone_data import Array, Record, add_folder, best_trials, fork_bests
 
-from tvmflow.tuning.device_model import copying
-from tvmflow.tuning.predict_network import least_seconds
+from tvmflow.tuning.device_model import least_seconds
 
 #: Percentiles of measured times, relative to predicted ones.
 PERCENTILES = 10, 90
@@ -33,7 +32,8 @@ def bound_us(record: Record, fitted: Fitted) -> float:
     slots = 0.5 if task.precision.sums < 4 else 1.0
     if task.precision.stored < task.precision.sums:
         slots = constants.mixed_slots
-    copies = sum(float(copying(moved, gpu, constants)) for moved in task.copied)
+    # A copy reads and writes its bytes.
+    copies = sum(least_seconds(2 * n, 0, gpu, constants=constants) for n in task.copied)
     least = least_seconds(float(kernel.bytes), task.multiply_adds, gpu, slots, constants)
     return 1e6 * (least + copies)
 

@@ -35,11 +35,12 @@ from ..errors import TargetError
 #: A number for one kernel, or one for each of many.
 Number: TypeAlias = "float | NDArray[np.float64]"
 
-#: Bytes of a line of the caches.
+#: Bytes of a line of the caches (an assumption).
 LINE = 64
-#: Waves that a core holds at least, whatever their registers.
+#: Waves that a core holds at least, whatever their registers (an assumption).
 LEAST_WAVES = 2
-#: Groups of a core from which on it does not matter that they are assigned whole.
+#: Groups for each core, starting at which it does not matter that they are assigned whole (an
+#: assumption).
 MANY_GROUPS = 8
 
 
@@ -81,14 +82,14 @@ class Constants:
     texel_share: float = 1.23
     #: Issue slots of a product in half precision that is added up in fp32.
     mixed_slots: float = 1.01
-    #: Bytes of lines that a core has from the second cache in a clock.
+    #: Bytes that a core reads from the second cache in a clock, in lines.
     line_bytes: float = 101.0
     #: Clocks that a step waits, and that each of its fetches adds.
     step_clocks: float = 69.7
     fetch_clocks: float = 39.1
     #: Clocks before a group's first step and after its last one.
     group_clocks: float = 335.0
-    #: Registers of an item besides its sums, and for each texel of a step (of 16 bytes).
+    #: Registers of an item in addition to its sums, and for each texel of a step (of 16 bytes).
     base_registers: float = 2.08
     texel_registers: float = 0.398
     #: Registers of four sums in half precision.
@@ -97,7 +98,7 @@ class Constants:
     #: of a wave's step for each further one.
     spill_registers: float = 41.0
     spill_clocks: float = 177.0
-    #: Power of an item's registers with which the waves fall that a core holds.
+    #: Exponent with which a core's waves fall as the registers of an item grow.
     occupancy: float = 1.38
     #: Overlap of the units' work, as the exponent of the norm that combines their times: with 1
     #: they take turns, with large values only the longest time counts.
@@ -186,7 +187,7 @@ def seconds(kernel: Kernel, gpu: Gpu, constants: Constants | None = None) -> Num
     is_half = np.less(kernel.sum_bytes, 4)
     slots = np.where(kernel.is_mixed, c.mixed_slots, np.where(is_half, 0.5, 1.0))
     issued = kernel.multiply_adds * slots + kernel.fetches
-    step = _together(
+    step = _overlapped(
         c.overlap,
         issued * gpu.wave / (rates.multiply_adds * c.multiply_add_share),
         kernel.fetches * kernel.texel_bytes * gpu.wave / (16 * rates.texels * c.texel_share),
@@ -205,18 +206,29 @@ def seconds(kernel: Kernel, gpu: Gpu, constants: Constants | None = None) -> Num
     waiting = rounds * (kernel.steps * wait + c.group_clocks)
     memory = kernel.bytes / (c.memory_share * rates.memory_gb * 1e9)
     clock = rates.ghz * 1e9
-    return rates.launch_s + _together(c.overlap, busy / clock, waiting / clock, memory)
+    return rates.launch_s + _overlapped(c.overlap, busy / clock, waiting / clock, memory)
 
 
-def _together(power: float, *times: Number) -> Number:
-    """Return the time of units that work at the same time."""
+def _overlapped(power: float, *times: Number) -> Number:
+    """Return the time of units that work at the same time: the ``power``-norm of their times."""
     each = np.stack(np.broadcast_arrays(*times))
     longest = np.max(each, axis=0)
     shares = np.sum(np.power(each / longest, power), axis=0)
     return np.asarray(longest * shares ** (1 / power))
 
 
-def copying(moved: Number, gpu: Gpu, constants: Constants | None = None) -> Number:
-    """Return the seconds of a launch that copies ``moved`` bytes, which are read and written."""
+def least_seconds(
+    moved: float,
+    multiply_adds: float,
+    gpu: Gpu,
+    slots: float = 1.0,
+    constants: Constants | None = None,
+) -> float:
+    """Return the least seconds of a launch that moves some bytes and does some multiply-adds.
+
+    ``slots`` are the issue slots of a multiply-add.  Raises as `rates_of` does.
+    """
     rates, c = rates_of(gpu), constants or CONSTANTS[gpu.isa]
-    return rates.launch_s + 2 * moved / (c.memory_share * rates.memory_gb * 1e9)
+    memory = moved / (c.memory_share * rates.memory_gb * 1e9)
+    rate = rates.cores * rates.multiply_adds * c.multiply_add_share * rates.ghz * 1e9
+    return rates.launch_s + max(memory, slots * multiply_adds / rate)

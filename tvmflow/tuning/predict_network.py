@@ -30,7 +30,7 @@ from ..ir.traffic import buffer_bytes, count_reads, element_bytes, points_of
 from ..ir.units import counted
 from ..runtime.json_types import JsonObject
 from ..schedules import schedule_function
-from .device_model import CONSTANTS, Constants, rates_of
+from .device_model import least_seconds, rates_of
 from .offline import Descent, why_unknown
 from .session import Network
 from .tasks import Knobs, Task, network_tasks
@@ -276,8 +276,8 @@ def _missing(job: Compilation) -> list[str]:
 def bound_of(task: Task, gpu: Gpu) -> float:
     """Return the least seconds of a task's kernel: one launch, its bytes, its multiply-adds.
 
-    Each tensor counts once, and no more than is read of it.  Multiply-adds are the steps of
-    reductions; what else a kernel computes is left out.
+    Each tensor counts once, an input only with the elements that are read.  Multiply-adds are the
+    steps of reductions; what else a kernel computes is left out.
     """
     function, workload = task.function, task.workload
     tensors = [p for p in function.params if isinstance(p, tirx.Buffer)]
@@ -291,20 +291,3 @@ def bound_of(task: Task, gpu: Gpu) -> float:
     )
     is_half = workload.dtype == "fp16" and workload.accumulate != "fp32"
     return least_seconds(moved, steps, gpu, 0.5 if is_half else 1.0)
-
-
-def least_seconds(
-    moved: float,
-    multiply_adds: float,
-    gpu: Gpu,
-    slots: float = 1.0,
-    constants: Constants | None = None,
-) -> float:
-    """Return the least seconds of a launch that moves some bytes and does some multiply-adds.
-
-    ``slots`` are the issue slots of a multiply-add; it raises as `rates_of` does.
-    """
-    rates, c = rates_of(gpu), constants or CONSTANTS[gpu.isa]
-    memory = moved / (c.memory_share * rates.memory_gb * 1e9)
-    rate = rates.cores * rates.multiply_adds * c.multiply_add_share * rates.ghz * 1e9
-    return rates.launch_s + max(memory, slots * multiply_adds / rate)
