@@ -132,6 +132,8 @@ def test_a_setup_that_fails_changes_nothing(
     ("gpu", "suite", "words"),
     [
         ("sm_90", "sid", "Debian has no compiler for sm_90"),
+        ("mali-g76", "sid", "Debian has no compiler for mali-g76"),
+        ("mali-g720", "sid", "Debian has no compiler for mali-g720"),
         ("adreno-740", "../../home", "'../../home' is no name of a suite of Debian"),
         ("intel-tgl", "sid main\ndeb", "is no name of a suite"),
     ],

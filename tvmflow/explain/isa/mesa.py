@@ -38,6 +38,8 @@ OLDEST = (26, 0)
 #: Time limit of the compiler for a kernel in seconds, and its factor in an emulator, where the
 #: first kernel alone takes some seconds.
 LIMIT_S, _EMULATED = 120.0, 10
+#: Remedy for a GPU without a known compiler, all of which are Mali's.
+OTHER_GPU = "Choose a GPU of the same vendor, such as mali-g610."
 _OPTIONS = "-cl-mad-enable"
 #: Marks of ``native/isa/build_kernels.c``.
 _FILE = re.compile(rb"^@@ file .*\n", re.MULTILINE)
@@ -83,11 +85,14 @@ def _is_in(tree: Tree, gpu: Gpu) -> bool:
 
 
 def find_tree(gpu: Gpu, suite: str) -> Tree:
-    """Return the tree that has a GPU's compiler; a `DeviceError` if there is none yet, or ever."""
+    """Return the tree that has a GPU's compiler.
+
+    `DeviceError` if it is not installed, or if no compiler for the GPU is known.
+    """
     if not gpu.chip:
         raise DeviceError(
             f"Compiling for {gpu.name} failed: tvmflow knows no compiler for this GPU.",
-            remedy="Choose a GPU of the same vendor, such as mali-g610.",
+            remedy=OTHER_GPU,
         )
     return MESA.find(gpu, suite)
 

@@ -19,7 +19,7 @@ from ...devices.gpus import Gpu
 from ...errors import DeviceError
 from ...module.files import write_file
 from .intel import OCLOC
-from .mesa import MESA
+from .mesa import MESA, OTHER_GPU
 from .tree import Software, Tree
 
 #: Packages with the compiler of an instruction set.
@@ -39,13 +39,9 @@ def setup(gpu: Gpu, suite: str) -> Tree:
     `DeviceError` if Debian has no compiler of the GPU, this is no Debian system with apt, there is
     no network, or a package is damaged; the previous tree is then still there.
     """
-    if gpu.isa not in _SOFTWARE:
-        raise _failed(
-            f"Debian has no compiler for {gpu.name}",
-            "python -m pip install nvidia-cuda-nvcc nvidia-cuda-nvdisasm"
-            if gpu.isa == "sass"
-            else "Choose a GPU of the same vendor, such as mali-g610.",
-        )
+    if gpu.isa not in _SOFTWARE or not gpu.chip:
+        remedy = _PIP if gpu.isa == "sass" else OTHER_GPU
+        raise _failed(f"Debian has no compiler for {gpu.name}", remedy)
     if not _SUITE.fullmatch(suite):
         raise _failed(f"{suite!r} is no name of a suite of Debian", _OTHER_SUITE)
     software = _SOFTWARE[gpu.isa]
@@ -88,6 +84,7 @@ def _install(software: Software, gpu: Gpu, suite: str, final: Path) -> Tree:
     return Tree(final, tree.architecture)
 
 
+_PIP = "python -m pip install nvidia-cuda-nvcc nvidia-cuda-nvdisasm"
 _OTHER_SUITE = "Name another suite of Debian with `suite=trixie-backports`, for example."
 
 
