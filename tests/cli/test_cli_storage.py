@@ -69,6 +69,22 @@ def test_verbose_compilation_prints_a_line_for_each_tensor(cli, network):
     assert line.index("asked for") == lines[0].index("why")
 
 
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [
+        ("adreno", ("Evidence for the preset adreno", "texture.tall", "2048", "adreno-llms")),
+        ("mali", ("Evidence for the preset mali", "assumption, not measured")),
+        ("cpu", ("The heuristics for cpu were measured where tvmflow is developed",)),
+    ],
+)
+def test_inspect_says_what_numbers_rest_on(cli, network, tmp_path, device, words):
+    module = tmp_path / "net.so"
+    cli("compile", network, "--target", "opencl", "--device", device, "-o", module).succeeded()
+    result = cli("inspect", module, "--why").succeeded()
+    text = " ".join((result.stdout + result.stderr).split())
+    assert [word for word in words if word not in text] == []
+
+
 def test_decisions_are_in_the_json_and_in_the_module(cli, network):
     described = cli("compile", network, *OPENCL, "--storage", "texture", "--json").json
     assert (described["textures"], described["buffers"]) == (4, 0)

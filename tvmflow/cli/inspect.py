@@ -47,9 +47,7 @@ def inspect_module(
     memory: Annotated[bool, "Show the plan of intermediate memory."] = False,
     memory_svg: Annotated[Path | None, "OUT.svg", "Draw that plan over time."] = None,
     schedules: Annotated[bool, "List the schedule family and knobs of each function."] = False,
-    why: Annotated[
-        bool, "Say what measurements these decisions rest on, for phones' GPUs."
-    ] = False,
+    why: Annotated[bool, "Say what measurements the numbers of a phone's preset rest on."] = False,
     of_shape: list[str] | None = None,
     of_extents: str | None = None,
     check: Annotated[bool, "Compare code and weights with their digests."] = False,
@@ -165,7 +163,7 @@ def _print_evidence(device: str) -> None:
         note(f"The heuristics for {device} were measured where tvmflow is developed, or assumed.")
         return
     rows = [(name, value(name), source) for name, source in SOURCES[device].items()]
-    print_table(f"Evidence for {device}", ["fact", "value", "source"], rows)
+    print_table(f"Evidence for the preset {device}", ["fact", "value", "source"], rows)
 
 
 def _describe(artifact: Artifact, checked: bool) -> JsonObject:
