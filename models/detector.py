@@ -11,7 +11,7 @@ from .mobilenet import v1_blocks, v1_layer
 
 #: Blocks of MobileNetV1 whose results are the levels, and the strides of these.
 _LEVELS = {4: 8, 10: 16, 12: 32}
-#: Anchors of each place, and numbers of each: coordinates of a box, and its score.
+#: Anchors at each position of a map, and numbers of an anchor: four of a box, and its score.
 _ANCHORS, _NUMBERS = 4, 5
 
 
@@ -54,7 +54,7 @@ def face_detector(
 
 
 def _enlarged(g: GraphBuilder, x: str, name: str) -> str:
-    """Enlarge a map twofold, by its nearest elements."""
+    """Enlarge a map twofold by repeating its elements."""
     scales = g.constant("twofold", [1.0, 1.0, 2.0, 2.0])
     return g.node(
         "Resize", x, "", scales, name=f"{name}/Resize", mode="nearest",
@@ -63,7 +63,7 @@ def _enlarged(g: GraphBuilder, x: str, name: str) -> str:
 
 
 def _head(g: GraphBuilder, x: str, name: str, channels: int, batch: int) -> str:
-    """Predict the numbers of a level's anchors, in rows."""
+    """Predict the numbers of a level's anchors, as [batch, anchors, numbers]."""
     outputs = _ANCHORS * _NUMBERS
     x = v1_layer(g, x, f"{name}.hidden", (channels, channels), 3)
     x = g.conv(x, f"{name}.anchors", (channels, outputs), 3, bias=True, linear=True)
@@ -73,6 +73,6 @@ def _head(g: GraphBuilder, x: str, name: str, channels: int, batch: int) -> str:
 
 
 def _part(g: GraphBuilder, x: str, ends: tuple[int, int], **named: str) -> str:
-    """Take the numbers from one of an anchor's five to before another."""
+    """Slice the numbers of each anchor, from the first end to before the second."""
     starts, stops = (g.constant(f"number{end}", [end], int) for end in ends)
     return g.node("Slice", x, starts, stops, g.constant("last_axis", [2], int), **named)

@@ -54,7 +54,7 @@ def mobilenet_v1(
 
 
 def v1_blocks(g: GraphBuilder, x: str, width: float) -> Iterator[tuple[str, int]]:
-    """Add MobileNetV1's layers; yield the result of each block, and its channels."""
+    """Add MobileNetV1's layers to ``x``; yield the result of each block, and its channels."""
     channels = _v1_channels(32, width)
     x = v1_layer(g, x, "stem", (3, channels), 3, stride=2)
     for number, (base, stride) in enumerate(_V1_BLOCKS):

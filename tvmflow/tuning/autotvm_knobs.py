@@ -143,6 +143,7 @@ def _knobs(family: Any, shape: Any, entity: JsonMapping) -> Knobs:
 
 def _product_knobs(shape: winograd.ProductShape, entity: JsonMapping) -> dict[str, Any]:
     """Return the knobs of a product whose tiles are in rows; items beyond a row go to the next."""
+    # A direct convolution's record, which may have a product's name, lacks tile_rc.
     names = "tile_y", "tile_x", "tile_rc"
     (_, blocks, group_o), (_, tiles, neighbours), _ = (entity[name][1] for name in names)
     tile_w = min(tiles, shape.columns)

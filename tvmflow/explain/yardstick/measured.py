@@ -27,7 +27,7 @@ NOTE = (
 )
 #: Largest distance that is reported: together, the sizes differ by a factor of two.
 LIMIT = 1.0
-#: Channels that both engines compute together.
+#: Channels of a block, in both engines.
 _BLOCK = 4
 
 #: Medians in µs, by the names of GPUs.
@@ -54,7 +54,7 @@ class Operator:
 
     @property
     def sizes(self) -> tuple[float, ...]:
-        """Sizes by which operators of one kind are compared."""
+        """Return the sizes by which operators of one kind are compared."""
         inputs, outputs = (-(-channels // _BLOCK) for channels in (self.inputs, self.outputs))
         area = self.height * self.width
         if self.kind == "grouped":
@@ -65,7 +65,7 @@ class Operator:
 
     @property
     def flops(self) -> int:
-        """Operations on elements: a product and a sum are two, moves are none."""
+        """Return the operations on elements: a product and a sum are two, moves are none."""
         if self.kind == "concat":
             return 0
         elements = self.outputs * self.height * self.width * self.window**2
@@ -109,12 +109,12 @@ class Yardstick:
 
     @property
     def own_gflops(self) -> float | None:
-        """Rate of the layer in the profile; ``None`` if it has no time or computes nothing."""
+        """Return the layer's rate in the profile; ``None`` without a time."""
         return self.operator.flops / self.own_us / 1e3 if self.own_us else None
 
     @property
     def measured_text(self) -> str:
-        """Description of the measured operator next to the layer's."""
+        """Return the description of the measured operator, or that it is the layer's own."""
         return "the same" if self.distance == 0 else str(self.measured)
 
 

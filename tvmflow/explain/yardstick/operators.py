@@ -22,8 +22,8 @@ def operators_of(
 ) -> dict[str, Operator]:
     """Return the operators of a module's scheduled functions, as far as they are known, by name.
 
-    Of Winograd's three functions the product has the convolution.  Dilations are known only for
-    windows of one channel; other dilated convolutions are reported like those without.
+    A convolution in Winograd's three functions is the product's operator.  Dilations are known only
+    for windows of one channel; other dilated convolutions are reported like those without.
     """
     found = {}
     for name, schedule in metadata.get("schedules", {}).items():
