@@ -239,11 +239,12 @@ def test_every_record_that_ships_fits_its_family(name: str):
         assert refusal(family, family.Knobs(**one.knobs), shape, device) is None
 
 
-def test_the_readme_counts_the_records_that_ship():
+def test_the_readme_counts_the_bytes_and_trials_that_ship():
     text = (find_journal(Path("adreno640")).parent / "README.md").read_text()
     rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
-    counted = {row[1].strip(" `"): int(row[-2]) for row in rows}
-    assert [*counted] == shipped()
-    for name, count in counted.items():
-        with Journal.open(find_journal(Path(name))) as journal:
-            assert len(list(journal.trials())) == count
+    stated = {row[1].strip(" `"): (int(row[-3].replace(",", "")), int(row[-2])) for row in rows}
+    assert [*stated] == shipped()
+    for name, counts in stated.items():
+        path = find_journal(Path(name))
+        with Journal.open(path) as journal:
+            assert (path.stat().st_size, len(list(journal.trials()))) == counts
