@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 from common import RESULTS
+from support import pages
 
 from tvmflow.devices.gpus import GPUS
 from tvmflow.errors import TargetError
@@ -159,6 +161,18 @@ def test_gpus_and_networks_are_predicted_without_having_been_fitted(results):
     held_out = found["held_out_spaces"]
     assert held_out["median_rho"] >= 0.8
     assert held_out["eight"][-1] <= 1.05
+
+
+def test_the_page_states_these_results(results):
+    text = (pages.ROOT / "docs" / "tuning.md").read_text(encoding="utf-8")
+    rows = re.findall(r"\| Adreno (\d+) \| (\d+) \| ([\d.]+) \| (\d+) % \| (\d+) % \|", text)
+    assert len(rows) == 5
+    for number, *stated in rows:
+        found = results["model"]["adreno"][f"without adreno-{number}"]
+        count, ratio, *percents = map(float, stated)
+        assert (count, ratio) == (found["records"], round(found["median"], 2))
+        shares = [100 * found[name] for name in ("within_1.5", "within_2")]
+        assert percents == pytest.approx(shares, abs=0.55)
 
 
 def test_heuristics_are_near_the_best(results):
