@@ -1,4 +1,4 @@
-"""Compare models, heuristics and presets of phones' GPUs with measurements, which no fit has seen.
+"""Compare models, heuristics and presets of phones' GPUs with measurements left out of their fits.
 
 Sections, each a table and a part of results/evidence.json:
 
