@@ -62,8 +62,8 @@ def machine_code_of_module(
     listing: Annotated[bool, "Show the machine code."] = False,
     yardstick: Annotated[
         bool,
-        "Show what TFLite's GPU delegate took on three phones for each kernel's operator, or for "
-        "the nearest one that was measured.",
+        "Show the times of TFLite's GPU delegate on three phones for each kernel's operator, or "
+        "for the nearest one that was measured.",
     ] = False,
     compare: Annotated[
         Path | None,

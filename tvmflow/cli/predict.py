@@ -50,10 +50,11 @@ def predict_time(
 ) -> None:
     """Predict a network's time on a phone's GPU that is not connected, by layer.
 
-    Times of convolutions, pointwise and depthwise ones from textures are a model's, which is fitted
-    to measurements of phones. Those of other kernels are lower bounds, of their bytes and
-    multiply-adds. Ranges are as wide as the errors of predictions for GPUs, or networks, that a fit
-    has not seen. The host's time, and copies to and from the device, are left out.
+    Times of convolutions that read textures, also pointwise and depthwise ones, are predicted by a
+    model, which is fitted to measurements of phones. Those of other kernels are lower bounds by
+    their bytes and multiply-adds. Ranges are as wide as the errors of predictions for GPUs, or
+    networks, that a fit has not seen. The host's time, and copies to and from the device, are left
+    out.
     """
     from ..devices.gpus import find_gpu
     from ..module.files import TEXT, check_writable

@@ -34,7 +34,7 @@ EXAMPLES = """
   tvmflow profile net.so --trace trace.json
       a timeline for ui.perfetto.dev or chrome://tracing
   tvmflow profile net.so --yardstick
-      next to each layer, what TFLite's GPU delegate took on three phones
+      next to each layer, the times of TFLite's GPU delegate on three phones
   tvmflow profile net.so --json > before.json
   tvmflow profile net.so --html report.html
       a page: roofline, time by layer, timeline and memory, kernels with their code
@@ -82,8 +82,8 @@ def profile_module(
     no_findings: Annotated[bool, "Leave out the analysis of kernels, which takes time."] = False,
     yardstick: Annotated[
         bool,
-        "Show what TFLite's GPU delegate took on three phones for each layer, or for the nearest "
-        "operator that was measured.",
+        "Show the times of TFLite's GPU delegate on three phones for each layer's operator, or for "
+        "the nearest one that was measured.",
     ] = False,
     busy: Annotated[
         bool, "Report findings although other programs use more than a tenth of the processors."

@@ -1,6 +1,6 @@
 // Times of another engine on phones, next to those of the layers.
 
-/** Layers that the other engine was measured with, or with one near them. */
+/** The table of layers for whose operator, or one near it, the other engine was measured. */
 function yardstickTable(profile) {
   const layers = profile.kernels.filter((kernel) => kernel.yardstick);
   if (!layers.length) return element("p", { class: "note" }, "No layer has such times.");
