@@ -19,8 +19,8 @@ from tvmflow.devices.gpus import GPUS
 from tvmflow.errors import TargetError, TvmflowError
 from tvmflow.journal.journal import Journal
 from tvmflow.tuning import offline
-from tvmflow.tuning.device_model import CONSTANTS, rates_of
-from tvmflow.tuning.predict_network import bound_of, least_seconds, predict_network
+from tvmflow.tuning.device_model import CONSTANTS, least_seconds, rates_of
+from tvmflow.tuning.predict_network import bound_of, predict_network
 from tvmflow.tuning.session import Network
 from tvmflow.tuning.verified import ERRORS, verification_of
 
