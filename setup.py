@@ -196,6 +196,7 @@ setup(
     package_data={
         "tvmflow": ["py.typed"],
         "tvmflow.tuning_logs": ["**/*"],
+        "tvmflow.native_sources.standalone": ["drivers.json"],
         "tvmflow.explain.profiling.page": ["*.html", "*.css", "*.js"],
         "tvmflow.explain.yardstick": ["*.csv", "LICENSE", "README.md"],
         "": ["*.c", "*.cl", "*.h", "*.hpp", "*.java"],

@@ -158,7 +158,7 @@ static void tf_open(tf_opened* opened, const char* path, const tvmflow_options* 
 // Returns 0 without memory; otherwise a handle that must be closed, even if opening failed.
 TF_NATIVE(int64_t, open)
 (tf_jni env, tf_object class, tf_object library, tf_object cache_folder, tf_object weights,
- tf_object opencl, tf_object numbers, tf_object log) {
+ tf_object opencl, tf_object drivers, tf_object numbers, tf_object log) {
   (void)class;
   tf_opened* opened = calloc(1, sizeof(*opened));
   if (opened == NULL) return 0;
@@ -168,19 +168,21 @@ TF_NATIVE(int64_t, open)
   if (count > 5) count = 5;
   if (count) TF_CALL(env, tf_get_long_region, TF_GET_LONG_ARRAY_REGION)(env, numbers, 0, count, n);
   char* const texts[] = {tf_copy_text(env, library), tf_copy_text(env, cache_folder),
-                         tf_copy_text(env, weights), tf_copy_text(env, opencl)};
+                         tf_copy_text(env, weights), tf_copy_text(env, opencl),
+                         tf_copy_text(env, drivers)};
   tvmflow_options options = {.struct_size = sizeof(options),
                              .device_index = (uint32_t)n[0],
                              .flags = (uint32_t)n[1],
                              .opencl_library = texts[3],
                              .cache_folder = texts[1],
                              .weights_path = texts[2],
+                             .drivers = texts[4],
                              .backend = (uint32_t)n[2],
                              .cpu_threads = (uint32_t)n[3],
                              .priority = (uint32_t)n[4]};
   if (log != NULL) tf_set_log(env, opened, log, &options);
   tf_open(opened, texts[0], &options);
-  for (int i = 0; i < 4; ++i) free(texts[i]);
+  for (int i = 0; i < 5; ++i) free(texts[i]);
   return (int64_t)(intptr_t)opened;
 }
 

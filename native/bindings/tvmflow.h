@@ -111,6 +111,7 @@ typedef struct tvmflow_options {
   uint32_t priority;           // a tvmflow_priority
   tvmflow_log log;             // NULL: no log
   void* log_user;              // its first argument
+  const char* drivers;         // JSON: more known faults of drivers (docs/standalone.md)
 } tvmflow_options;
 
 typedef struct tvmflow_tensor {

@@ -21,6 +21,7 @@ static void query(const tf_device* d, cl_uint what, void* value, size_t bytes) {
 void tf_device_describe(tf_device* d) {
   // The last byte of texts stays zero, whatever the driver writes.
   query(d, CL_DEVICE_NAME, d->name, sizeof(d->name) - 1);
+  query(d, CL_DEVICE_VERSION, d->version, sizeof(d->version) - 1);
   query(d, CL_DRIVER_VERSION, d->driver, sizeof(d->driver) - 1);
   (void)d->api.clGetPlatformInfo(d->platform, CL_PLATFORM_NAME, sizeof(d->platform_name) - 1,
                                  d->platform_name, NULL);
@@ -70,9 +71,7 @@ static const char* unusable(const tf_device* d) {
   query(d, CL_DEVICE_COMPILER_AVAILABLE, &compiler, sizeof(compiler));
   if (!available) return "is not available";
   if (!compiler) return "has no compiler";
-  char version[128] = "";
-  query(d, CL_DEVICE_VERSION, version, sizeof(version) - 1);
-  if (!IsAtLeast(version, 1, 2)) return "is older than OpenCL 1.2";
+  if (!IsAtLeast(d->version, 1, 2)) return "is older than OpenCL 1.2";
   if (d->is_pocl && !IsNumberAtLeast(d->driver, 3, 1)) return "is older than PoCL 3.1";
   return NULL;
 }

@@ -18,9 +18,11 @@ typedef struct tf_device {
   unsigned device_index;    // in its platform
   cl_bitfield type;
   char name[128];
+  char version[128];
   char platform_name[128];
-  char platform_version[128];
-  char driver[128];
+  // Adreno's have the dates and branches of their sources.
+  char platform_version[512];
+  char driver[512];
   char library[256];  // its name or path
   cl_ulong memory_bytes;
   cl_ulong largest_allocation;

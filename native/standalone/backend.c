@@ -30,6 +30,7 @@ static tvmflow_status fall_back(tvmflow_model* m, const tvmflow_options* options
                               .priority = m->priority,
                               .flags = m->flags,
                               .rejected = reason,
+                              .faults = m->faults,
                               .rejected_status = status,
                               .cpu_threads = m->cpu_threads,
                               .missing = m->missing};

@@ -20,6 +20,7 @@ typedef struct share_of_work {
 static bool load(tf_build* b) {
   const tvmflow_model* const m = b->model;
   size_t bytes = 0;
+  if (m->avoided & TF_AVOID_BINARIES) return false;
   uint8_t* const binary = tf_cache_load(&m->cache, b->key, &bytes, &b->shipped);
   if (!binary) return false;
   b->program = tf_load_binary(&m->device, m->context, binary, bytes, b->options, &b->code);

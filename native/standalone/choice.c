@@ -29,6 +29,9 @@ static void make_key(const tvmflow_model* m, uint8_t key[32]) {
     Sha256Add(&hash, texts[i], strlen(texts[i]) + 1);
   const uint8_t faster = (m->flags & TVMFLOW_CHOOSE_FASTER) != 0;
   Sha256Add(&hash, &faster, sizeof(faster));
+  // Another table of faults may make the device usable, or faster.
+  Sha256Add(&hash, &m->avoided, sizeof(m->avoided));
+  Sha256Add(&hash, m->fault_options, strlen(m->fault_options));
   Sha256End(&hash, key);
 }
 

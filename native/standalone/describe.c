@@ -10,8 +10,7 @@
 #include "programs.h"
 #include "run.h"
 
-// Appends a text to the JSON: line breaks are escaped, other control characters left out.
-static void append_text(char* json, size_t bytes, const char* key, const char* text) {
+void tf_describe_text(char* json, size_t bytes, const char* key, const char* text) {
   tf_append(json, bytes, "\"%s\":\"", key);
   for (; *text; ++text) {
     if (*text == '\n') tf_append(json, bytes, "\\n");
@@ -23,7 +22,8 @@ static void append_text(char* json, size_t bytes, const char* key, const char* t
 
 // Names may double in length when their quotes are escaped.
 static size_t room(const tvmflow_model* m) {
-  return tf_count(&m->plan, TF_METADATA) + 4096 + 2 * (m->rejected ? strlen(m->rejected) : 0);
+  return tf_count(&m->plan, TF_METADATA) + 6144 + 2 * (m->rejected ? strlen(m->rejected) : 0) +
+         (m->faults ? strlen(m->faults) : 0);
 }
 
 tvmflow_status tf_describe_create(tvmflow_model* m) {
@@ -49,17 +49,18 @@ const char* tvmflow_describe(const tvmflow_model* m) {
   char* const json = m->description;
   json[0] = 0;
   tf_append(json, bytes, "{\"network\":%s,\"device\":{", m->plan.metadata);
-  append_text(json, bytes, "name", d->name);
-  append_text(json, bytes, "platform", d->platform_name);
-  append_text(json, bytes, "version", d->platform_version);
-  append_text(json, bytes, "driver", d->driver);
-  append_text(json, bytes, "library", d->library);
+  tf_describe_text(json, bytes, "name", d->name);
+  tf_describe_text(json, bytes, "platform", d->platform_name);
+  tf_describe_text(json, bytes, "version", d->platform_version);
+  tf_describe_text(json, bytes, "driver", d->driver);
+  tf_describe_text(json, bytes, "library", d->library);
   tf_append(json, bytes, "\"type\":\"%s\"},", tf_device_type(d));
-  append_text(json, bytes, "backend", m->backend == TVMFLOW_CPU ? "cpu" : "opencl");
+  tf_describe_text(json, bytes, "backend", m->backend == TVMFLOW_CPU ? "cpu" : "opencl");
   tf_append(json, bytes, "\"opencl_status\":%d,", (int)m->rejected_status);
-  append_text(json, bytes, "opencl_rejected", m->rejected ? m->rejected : "");
-  append_text(json, bytes, "recording", m->recording ? tf_recording_name(m->recording) : "");
-  append_text(json, bytes, "cache", m->cache.note);
+  tf_describe_text(json, bytes, "opencl_rejected", m->rejected ? m->rejected : "");
+  tf_append(json, bytes, "\"faults\":[%s],", m->faults ? m->faults : "");
+  tf_describe_text(json, bytes, "recording", m->recording ? tf_recording_name(m->recording) : "");
+  tf_describe_text(json, bytes, "cache", m->cache.note);
   tf_append(json, bytes, "\"memory\":{\"buffer_bytes\":%llu,\"image_bytes\":%llu,",
             (unsigned long long)buffers, (unsigned long long)images);
   tf_append(json, bytes, "\"weight_bytes\":%zu,\"weights_shared\":%s},", m->weights.bytes,

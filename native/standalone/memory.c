@@ -45,6 +45,7 @@ cl_int tf_transfer(const tvmflow_model* m, cl_mem memory, const tf_region* part,
 // Uses a weight where it is mapped, on a CPU's device.
 static bool share(tvmflow_model* m, const tf_weight* w) {
   const tf_allocation* const a = &m->plan.allocations[w->allocation];
+  if (m->avoided & TF_AVOID_SHARED_MEMORY) return false;
   if (!tf_is_cpu(&m->device) || a->bytes > m->weights.bytes - w->offset) return false;
   // OpenCL takes no pointer to const; the flag ensures that nothing is written.
   void* const data = (void*)(uintptr_t)(m->weights.data + w->offset);

@@ -15,6 +15,19 @@ typedef struct tf_build tf_build;                  // programs.h
 typedef struct tf_notice tf_notice;                // run.c
 typedef struct tf_picture_state tf_picture_state;  // picture.c
 
+// What is avoided because of faults of the device's driver (driver_faults.h).
+typedef enum tf_avoided {
+  TF_AVOID_OPENCL = 1 << 0,
+  TF_AVOID_RECORDING = 1 << 1,
+  TF_AVOID_BINARIES = 1 << 2,  // those that the driver returns
+  TF_AVOID_PRIORITY = 1 << 3,
+  TF_AVOID_SHARED_MEMORY = 1 << 4,  // of weights where they are mapped
+  // Reserved: no library uses these yet.
+  TF_AVOID_IMAGE_FROM_BUFFER = 1 << 5,
+  TF_AVOID_DOT_PRODUCTS = 1 << 6,
+  TF_USE_SAFE_KERNELS = 1 << 7,  // kernels in their plain form
+} tf_avoided;
+
 struct tvmflow_model {
   // Other threads may read these.
   atomic_bool entered;  // a thread is in a call
@@ -31,15 +44,18 @@ struct tvmflow_model {
   uint32_t flags;
   tvmflow_backend backend;  // the one in use
   tvmflow_status rejected_status;
-  char* rejected;        // why OpenCL is not in use although the library has it; or NULL
-  uint32_t cpu_threads;  // from the options
-  bool may_fall_back;    // the library has the CPU's kernels, and the options allow them
-  bool choice_cached;    // OpenCL was chosen at an earlier start
-  bool broken;           // the device has failed: the CPU takes its place at the next call
-  bool* missing;         // for each input: not set since it or the device failed, or since a fork
-  bool* given;           // for each input of the shape: it was set
-  bool ran;              // a run of the shape has succeeded
-  uint32_t shape;        // the chosen one
+  char* rejected;           // why OpenCL is not in use although the library has it; or NULL
+  uint32_t cpu_threads;     // from the options
+  char* faults;             // of the OpenCL device, as JSON without brackets; or NULL
+  uint32_t avoided;         // tf_avoided of the device in use
+  char fault_options[256];  // the options that its compiler needs, each after a space
+  bool may_fall_back;       // the library has the CPU's kernels, and the options allow them
+  bool choice_cached;       // OpenCL was chosen at an earlier start
+  bool broken;              // the device has failed: the CPU takes its place at the next call
+  bool* missing;   // for each input: not set since it or the device failed, or since a fork
+  bool* given;     // for each input of the shape: it was set
+  bool ran;        // a run of the shape has succeeded
+  uint32_t shape;  // the chosen one
   bool started;
   bool half_done;  // the last run that began has not succeeded
   bool stored;     // the programs' binaries are stored, being stored, or need not be

@@ -6,6 +6,7 @@
 
 #include "cache.h"
 #include "cpu.h"
+#include "driver_faults.h"
 #include "find_device.h"
 #include "model.h"
 #include "picture.h"
@@ -128,6 +129,8 @@ tvmflow_status tf_open(tvmflow_model* m, const tvmflow_options* options, tvmflow
   if (!status)
     tf_log(m, TVMFLOW_LOG_INFO, "The network runs on '%s' of '%s' (%s, driver %s).", m->device.name,
            m->device.platform_name, m->device.library, m->device.driver);
+  if (!status) status = tf_faults_find(m, options->drivers);
+  if (m->avoided & TF_AVOID_PRIORITY) m->priority = TVMFLOW_PRIORITY_DEFAULT;
   if (!status) status = tf_choice_recall(m);
   if (!status) status = make_queue(m, options);
   if (!status) status = tf_weights_checked(&m->weights, &m->message);
@@ -170,5 +173,6 @@ void tf_release(tvmflow_model* m) {
   tf_close(m);
   tf_weights_close(&m->weights);
   free(m->rejected);
+  free(m->faults);
   free(m->missing);
 }

@@ -27,5 +27,7 @@ void tf_adopt(tvmflow_model* model);
 
 // describe.c: allocates the description.
 tvmflow_status tf_describe_create(tvmflow_model* model);
+// Appends a member with a text to JSON: line breaks are escaped, other control characters left out.
+void tf_describe_text(char* json, size_t bytes, const char* key, const char* text);
 
 #endif

@@ -52,8 +52,8 @@ static tvmflow_status make_keys(tvmflow_model* m) {
     b->source = "";
     const bool dots = tf_is_cpu(&m->device) && HostHasAvx512Vnni();
     const int length =
-        snprintf(b->options, sizeof(b->options), "%s%s%s%s", m->plan.strings + p->options,
-                 dots ? " -DTVMFLOW_AVX512_VNNI" : "", *more ? " " : "", more);
+        snprintf(b->options, sizeof(b->options), "%s%s%s%s%s", m->plan.strings + p->options,
+                 dots ? " -DTVMFLOW_AVX512_VNNI" : "", m->fault_options, *more ? " " : "", more);
     if (length < 0 || (size_t)length >= sizeof(b->options))
       return tf_fail(&m->message, TVMFLOW_ERROR_DAMAGED,
                      "The options of program %u have %d bytes, expected less than %zu. Remedy: "
@@ -182,7 +182,7 @@ tvmflow_status tf_programs_create(tvmflow_model* m) {
     return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for %u programs.", count);
   const tvmflow_status status = make_all(m);
   if (status) return status;
-  m->stored = m->built == 0 || !m->cache.folder;
+  m->stored = m->built == 0 || !m->cache.folder || m->avoided & TF_AVOID_BINARIES;
   return TVMFLOW_OK;
 }
 

@@ -61,6 +61,7 @@ static tf_recording* record(const tvmflow_model* m) {
   cl_int code;
   // Kernels of a recording cannot be measured separately.
   if (m->flags & (TVMFLOW_NO_COMMAND_BUFFER | TVMFLOW_PROFILE)) return NULL;
+  if (m->avoided & TF_AVOID_RECORDING) return NULL;
   if (tf_is_cpu(&m->device) && !TF_RECORD_ON_CPUS) return NULL;
   const tf_shape launches = tf_launches(m);
   return tf_recording_begin(&m->device, m->context, m->queue, m->steps + launches.first_launch,

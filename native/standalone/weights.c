@@ -21,6 +21,8 @@ extern const uint8_t tvmflow_plan_begin[] TF_HIDDEN;
 extern const uint8_t tvmflow_plan_end[] TF_HIDDEN;
 extern const uint8_t tvmflow_cpu_plan_begin[] TF_HIDDEN;
 extern const uint8_t tvmflow_cpu_plan_end[] TF_HIDDEN;
+extern const char tvmflow_drivers_begin[] TF_HIDDEN;
+extern const char tvmflow_drivers_end[] TF_HIDDEN;
 extern const uint8_t tvmflow_weights_begin[] TF_HIDDEN;
 extern const uint8_t tvmflow_weights_end[] TF_HIDDEN;
 
@@ -32,6 +34,11 @@ const void* tf_library_plan(tvmflow_backend backend, size_t* bytes) {
   *bytes = cpu ? (size_t)(tvmflow_cpu_plan_end - tvmflow_cpu_plan_begin)
                : (size_t)(tvmflow_plan_end - tvmflow_plan_begin);
   return cpu ? tvmflow_cpu_plan_begin : tvmflow_plan_begin;
+}
+
+const char* tf_library_drivers(size_t* bytes) {
+  *bytes = (size_t)(tvmflow_drivers_end - tvmflow_drivers_begin);
+  return tvmflow_drivers_begin;
 }
 
 bool tf_library_path(char* path, size_t bytes, const char* suffix) {

@@ -36,5 +36,7 @@ bool tf_library_path(char* path, size_t bytes, const char* suffix);
 // Returns the library's plan for OpenCL, or for this machine's processors; it has no bytes where
 // the library has none.
 const void* tf_library_plan(tvmflow_backend backend, size_t* bytes);
+// Returns the table of drivers' faults in the library.
+const char* tf_library_drivers(size_t* bytes);
 
 #endif

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from support.build_cache import cached_build
 from tvmflow.module.standalone import code_digest
-from tvmflow.module.standalone.link import function_table
+from tvmflow.module.standalone.link import driver_faults, function_table
 
 NATIVE = Path(__file__).parents[2] / "native" / "standalone"
 CORE = NATIVE.with_name("core")
@@ -57,7 +57,7 @@ def data_object(
     """
     lines = [f".section {section}"]
     if "tvmflow_plan" in contents:
-        contents = {"tvmflow_cpu_plan": b"", **contents}
+        contents = {"tvmflow_cpu_plan": b"", "tvmflow_drivers": driver_faults(), **contents}
         rows = [re.fullmatch(r"(\w+)(?:=(\w+):(.*))?", row) for row in functions]
         table = function_table([(r[1], r[2] or r[1], r[3] or "") for r in rows if r])
         lines = [table, *lines]
@@ -83,13 +83,15 @@ def link(
     more: Sequence[str] = (),
     cpu_plan: bytes = b"",
     functions: Sequence[str] = (),
+    drivers: bytes | None = None,
 ) -> Path:
     """Return a library of the runtime with this plan; empty ``weights``: in a sidecar, or none.
 
     The runtime is compiled with ``flags``; ``more`` are other object files, such as those of
-    the ``functions`` that ``cpu_plan`` calls.
+    the ``functions`` that ``cpu_plan`` calls.  ``drivers`` replaces the table of drivers' faults.
     """
     contents = {"tvmflow_plan": plan, "tvmflow_cpu_plan": cpu_plan, "tvmflow_weights": weights}
+    contents |= {} if drivers is None else {"tvmflow_drivers": drivers}
     data = data_object(output.with_suffix(".o"), contents, functions=functions)
     shared = ("-shared", "-Wl,--no-undefined")
     _run([*COMPILER, *shared, *flags, "-o", str(output), *objects(*flags), data, *more, *SYSTEM])

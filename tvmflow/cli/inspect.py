@@ -383,6 +383,7 @@ def _choices(about: JsonMapping) -> list[tuple[str, str | None]]:
         ("no OpenCL", about["opencl_rejected"] or None),
         ("device", device["name"]),
         ("driver", None if is_cpu else f"{device['platform']}, {device['driver']}"),
+        *((f"fault {fault['id']}", fault["fault"]) for fault in about.get("faults", [])),
         ("programs", None if is_cpu else ", ".join(f"{n} {w}" for w, n in origins.items() if n)),
         ("recorded by", about["recording"] or None),
         ("buffers", bytes_text(memory["buffer_bytes"])),

@@ -183,10 +183,12 @@ public final class ModelTest {
     private static void describesItself(String path) {
         ModelOptions options = new ModelOptions().cacheFolder(new File("/tmp/ü𝄞")).device(3);
         options.backend(ModelOptions.Backend.CPU).cpuThreads(5).pinThreads(true).chooseFaster(true);
+        options.drivers("[\"ü\"]");
         try (Model model = Model.open(path, options)) {
             check(model.describe().contains("\"name\": \"sum 1\""), model.describe());
             check(model.describe().contains("\"cache\": \"/tmp/ü𝄞\""), model.describe());
             check(model.describe().contains("\"index\": 3"), model.describe());
+            check(model.describe().contains("\"drivers\": [\"ü\"]"), model.describe());
             String chosen = "\"backend\": 2, \"threads\": 5, \"flags\": 24";
             check(model.describe().contains(chosen), model.describe());
             check(model.inputs().size() == 2 && model.outputs().size() == 1, model.toString());
@@ -394,16 +396,22 @@ public final class ModelTest {
         check(((byte[]) call("Message", new Class<?>[] {long.class}, 0L)).length == 0, "message");
         check(((byte[]) call("Describe", new Class<?>[] {long.class}, 0L)).length == 0, "text");
         Class<?>[] open = {
-            byte[].class, byte[].class, byte[].class, byte[].class, long[].class, OutputStream.class
+            byte[].class,
+            byte[].class,
+            byte[].class,
+            byte[].class,
+            byte[].class,
+            long[].class,
+            OutputStream.class
         };
-        long failed = (Long) call("Open", open, null, null, null, null, null, null);
+        long failed = (Long) call("Open", open, null, null, null, null, null, null, null);
         check(failed != 0, "a handle of what failed");
         check(call("Status", new Class<?>[] {long.class}, failed).equals(6), "its status");
         check(call("Run", new Class<?>[] {long.class}, failed).equals(1), "running it");
         call("Close", new Class<?>[] {long.class}, failed);
 
         byte[] name = (System.mapLibraryName("mock") + "").getBytes();
-        long handle = (Long) call("Open", open, name, null, null, null, new long[2], null);
+        long handle = (Long) call("Open", open, name, null, null, null, null, new long[2], null);
         check(call("Status", new Class<?>[] {long.class}, handle).equals(0), "opened");
         Class<?>[] copy = {
             long.class, int.class, int.class, ByteBuffer.class, int.class, int.class

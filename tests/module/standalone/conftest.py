@@ -39,7 +39,8 @@ def tvm_module(mock: Path) -> Path:
 def link(tmp_path_factory, kernels):
     """Return a function that links the runtime with a plan for OpenCL, for the CPU, or both.
 
-    ``functions`` are those of cpu_kernels.c that the library has.
+    ``functions`` are those of cpu_kernels.c that the library has, and ``drivers`` replaces the
+    table of drivers' faults.
     """
     folder = tmp_path_factory.mktemp("libraries")
     names = (f"lib{number}.so" for number in count())
@@ -50,11 +51,13 @@ def link(tmp_path_factory, kernels):
         weights: bytes | None = None,
         cpu: Plan | None = None,
         functions: Sequence[str] = ("add", "add_apart", "fail", "count"),
+        drivers: bytes | None = None,
     ) -> Path:
         whole = cpu or plan
         content = whole.weights() if whole.content and weights is None else weights or b""
         own = {"cpu_plan": cpu.encode(), "functions": functions, "more": [kernels]} if cpu else {}
         opencl = plan.encode() if plan else b""
+        own["drivers"] = drivers
         return runtime_build.link(folder / next(names), opencl, content, *flags, **own)
 
     return run

@@ -59,9 +59,10 @@ tvmflow_status tvmflow_create(const tvmflow_options* options, tvmflow_model** mo
   snprintf(made->description, sizeof(made->description),
            "{\"name\": \"sum %d\", \"device\": {\"name\": \"mock\", \"index\": %u, \"backend\": "
            "%u, \"threads\": %u, \"flags\": %u}, "
-           "\"cache\": \"%s\", \"plan\": %d}",
+           "\"cache\": \"%s\", \"plan\": %d, \"drivers\": %s}",
            SCALE, options ? options->device_index : 0, options ? options->backend : 0,
-           options ? options->cpu_threads : 0, options ? options->flags : 0, cache, plan[0]);
+           options ? options->cpu_threads : 0, options ? options->flags : 0, cache, plan[0],
+           options && options->drivers ? options->drivers : "[]");
   if (options && options->log)
     options->log(options->log_user, TVMFLOW_LOG_WARNING, "Grüße 𝄞: see tvmflow_set_input.");
   if (library && sscanf(library, "fail create %d", &status) == 1)

@@ -57,7 +57,7 @@ class Options(ctypes.Structure):
     _fields_ = _fields(
         struct_size=_SIZE, device_index=_U4, flags=_U4, opencl_library=_TEXT, cache_folder=_TEXT,
         weights_path=_TEXT, cl_context=_POINTER, cl_device=_POINTER, backend=_U4, cpu_threads=_U4,
-        priority=_U4, log=LOG, log_user=_POINTER,
+        priority=_U4, log=LOG, log_user=_POINTER, drivers=_TEXT,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ folder under a hash of everything that they depend on.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import shutil
@@ -187,6 +188,7 @@ def link_library(
             (stage / "weights").touch()
         else:
             (stage / "weights").symlink_to(embedded.absolute())
+        (stage / "drivers").write_bytes(driver_faults())
         rows = [] if functions is None else functions.rows
         (stage / "cpu_plan").write_bytes(b"" if functions is None else functions.encoded)
         (stage / "data.s").write_text(_data() + function_table(rows))
@@ -219,16 +221,23 @@ def link_library(
         remove_stale_sidecar(sidecar)
 
 
+def driver_faults() -> bytes:
+    """Return the table of drivers' known faults, drivers.json, without white space."""
+    table = json.loads((native_folder("standalone") / "drivers.json").read_text("utf-8"))
+    return json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
+
+
 def _data() -> str:
     """Return assembler text of the library's data.
 
-    It has the plans and weights, between symbols by which the runtime finds them, and the note for
-    the digest of the code.
+    It has the plans, the table of drivers' faults and the weights, between symbols by which the
+    runtime finds them, and the note for the digest of the code.
     """
     text = ""
     for name, section, alignment in (
         ("plan", ".rodata.tvmflow_plan", 64),
         ("cpu_plan", ".rodata.tvmflow_cpu_plan", 64),
+        ("drivers", ".rodata.tvmflow_drivers", 1),
         ("weights", _WEIGHTS, WEIGHT_ALIGNMENT),
     ):
         text += f'.section {section},"a",%progbits\n'

@@ -183,6 +183,7 @@ typedef struct fake_command {
   size_t source_pitch[2], destination_pitch[2];
   size_t extent[3];  // bytes, rows, layers
   fake_kernel* kernel;
+  bool replayed;
   fake_argument arguments[FAKE_MAX_ARGUMENTS];  // as they were when it was enqueued
 } fake_command;
 

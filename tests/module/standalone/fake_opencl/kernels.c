@@ -227,6 +227,16 @@ static void put_picture(const fake_command* command) {
       }
 }
 
+// Whether the driver has a fault (the setting WRONG) that this command meets.
+static bool computes_wrong(const fake_command* command) {
+  const char* fault = fake_text("WRONG");
+  const fake_program* program = command->kernel->program;
+  if (!*fault) return false;
+  if (strcmp(fault, "replay") == 0) return command->replayed;
+  if (strcmp(fault, "binary") == 0) return program->from_binary;
+  return strcmp(fault, "all") == 0 || !strstr(program->options, fault);
+}
+
 cl_int fake_run_kernel(const fake_command* command) {
   const fake_kernel* kernel = command->kernel;
   kernel->program->complete = true;
@@ -242,6 +252,7 @@ cl_int fake_run_kernel(const fake_command* command) {
   const uint32_t last = kernel->argument_count - 1;
   if (kernel->arguments[last].kind == FAKE_ARGUMENT_VALUE)
     memcpy(&factor, command->arguments[last].value, sizeof(factor));
+  if (computes_wrong(command)) factor += 1;
   for (size_t i = 0; i < out.count; ++i) put(out, i, factor * get(a, i) + (adds ? get(b, i) : 0));
   return CL_SUCCESS;
 }

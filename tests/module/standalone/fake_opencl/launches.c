@@ -47,6 +47,7 @@ static cl_int replay(fake_recording* recording, fake_queue* queue) {
   for (const fake_command* from = recording->first; from; from = from->next) {
     fake_command* command = fake_new_command(queue, NULL);
     if (!command) return CL_OUT_OF_HOST_MEMORY;
+    command->replayed = true;
     fake_take_arguments(command, from->kernel);
     for (uint32_t i = 0; i < from->kernel->argument_count; ++i)
       if (command->arguments[i].memory) fake_unuse(&command->arguments[i].memory->object);

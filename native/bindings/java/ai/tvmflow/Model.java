@@ -76,6 +76,7 @@ public final class Model implements Closeable {
                             Native.utf8(options.cacheFolder()),
                             Native.utf8(options.weights()),
                             Native.utf8(options.openclLibrary()),
+                            Native.utf8(options.drivers()),
                             options.numbers(),
                             options.logStream());
         } catch (UnsatisfiedLinkError error) {

@@ -47,6 +47,7 @@ public final class ModelOptions {
     private File cacheFolder;
     private File weights;
     private String openclLibrary;
+    private String drivers;
     private int device;
     private int flags;
     private Backend backend = Backend.AUTO;
@@ -72,6 +73,12 @@ public final class ModelOptions {
     /** Sets the only OpenCL library to try. */
     public ModelOptions openclLibrary(String path) {
         openclLibrary = path;
+        return this;
+    }
+
+    /** Adds known faults of drivers to those in the library, as JSON (docs/standalone.md). */
+    public ModelOptions drivers(String json) {
+        drivers = json;
         return this;
     }
 
@@ -172,6 +179,10 @@ public final class ModelOptions {
 
     String openclLibrary() {
         return openclLibrary;
+    }
+
+    String drivers() {
+        return drivers;
     }
 
     /** Returns the numbers in the order of {@code Native.open}. */

@@ -37,6 +37,7 @@ final class Native {
             byte[] cacheFolder,
             byte[] weights,
             byte[] opencl,
+            byte[] drivers,
             long[] numbers,
             OutputStream log);
 

@@ -13,6 +13,7 @@ final class Words {
         {"without TVMFLOW_PROFILE", "without ModelOptions.profile"},
         {"name the library in the options", "name the library with ModelOptions.openclLibrary"},
         {"the options' weights_path", "ModelOptions.weights"},
+        {"faults in the options", "faults in ModelOptions.drivers"},
         {"The options' device_index", "ModelOptions.device"},
         {"The options' backend", "ModelOptions.backend"},
         {"The options' priority", "ModelOptions.priority"},
