@@ -74,6 +74,8 @@ class Gpu:
 _REGISTERS_64, _REGISTERS_96 = 64 * 4 * 128, 96 * 4 * 128
 #: Microseconds of a launch, fitted to kernels on Adreno 6xx, on 7xx, and on a Mali-G76.
 _US_6XX, _US_7XX, _US_MALI = 12.2, 3.06, 25.2
+#: Adreno GPUs that Mesa's simulated devices lack.
+_NOT_SIMULATED = (620, 640)
 
 
 def _adreno(
@@ -87,8 +89,9 @@ def _adreno(
     launch_us: float | None = None,
 ) -> Gpu:
     """Return an Adreno, whose cores hold up to 16 waves of 64 work-items."""
+    chip = "" if number in _NOT_SIMULATED else str(number)
     return Gpu(
-        *(f"adreno-{number}", "ir3", str(number), "adreno", 64, cores, multiply_adds, texels),
+        *(f"adreno-{number}", "ir3", chip, "adreno", 64, cores, multiply_adds, texels),
         *(registers, 16, clock_mhz, bandwidth_gbps, launch_us),
     )
 

@@ -166,6 +166,7 @@ _NVIDIA = replace(
     fp16=False,
     wave=32,
     launch_us=2.0,
+    winograd=WinogradCost(product=1.3, tile=100.0, weight=20.0),
     convolution=Tiling(vectors=16, items=64),
     depthwise=Tiling(vectors=4, items=64),
 )
