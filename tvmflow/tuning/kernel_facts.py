@@ -15,6 +15,7 @@ import numpy as np
 
 from ..devices.gpus import Gpu
 from ..devices.presets import PRESETS
+from ..ir.annotations import MOST_TEXELS
 from ..schedules import conv2d, conv2d_1x1, depthwise
 from ..schedules.registers import most_vectors
 from .device_model import LINE, Kernel, Number
@@ -70,6 +71,7 @@ def convolution(
     row = tile_h * ((tile_w - 1) * stride + shape.kernel_w)
     unrolled = shape.kernel_w * shape.input_lanes * vectors <= conv2d.UNROLLED_PRODUCTS
     unrolled &= vectors + row + weights <= most_vectors(PRESETS[gpu.preset])
+    unrolled &= row <= MOST_TEXELS
     taps = np.where(unrolled, shape.kernel_w, 1)
     blocks = -(-shape.inputs // shape.input_block)
     steps = blocks * shape.kernel_h * shape.kernel_w // taps
