@@ -73,6 +73,7 @@ def test_verbose_compilation_prints_a_line_for_each_tensor(cli, network):
     ("device", "words"),
     [
         ("adreno", ("Evidence for the preset adreno", "texture.tall", "2048", "adreno-llms")),
+        ("adreno-740", ("Evidence for the preset adreno", "vectors=8", "3.06 geometric mean")),
         ("mali", ("Evidence for the preset mali", "assumption, not measured")),
         ("cpu", ("The heuristics for cpu were measured where tvmflow is developed",)),
     ],

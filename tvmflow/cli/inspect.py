@@ -139,21 +139,28 @@ def inspect_module(
             _print_records("Algorithms", chosen, ("convolution", "algorithm", "reason"))
         _print_schedules(about.get("schedules", {}))
     if why:
-        _print_evidence(str(about["device"]))
+        _print_evidence(str(about["device"]), str(about["options"]["device"]))
     if plan is not None and memory:
         _print_memory(plan)
     if check:
         note(("Every byte matches its digest.", "green"))
 
 
-def _print_evidence(device: str) -> None:
-    """Print the numbers of a preset that decisions rest on, and their sources."""
+def _print_evidence(device: str, asked: str) -> None:
+    """Print the numbers of a preset that decisions rest on, and their sources.
+
+    ``asked`` is the option ``device``: the name of a GPU refines its preset.
+    """
     from dataclasses import asdict, is_dataclass
 
-    from ..devices.presets import PRESETS, SOURCES
+    from ..devices.gpus import gpu_named
+    from ..devices.presets import PRESETS, SOURCES, device_of
+
+    gpu = gpu_named(asked)
+    refined = PRESETS[device] if gpu is None else device_of(gpu)
 
     def value(name: str) -> str:
-        found = PRESETS[device]
+        found: Any = refined
         for part in name.split("."):
             found = getattr(found, part)
         facts = asdict(found) if is_dataclass(found) and not isinstance(found, type) else found
