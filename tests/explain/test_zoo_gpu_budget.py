@@ -1,8 +1,38 @@
-"""Budgets of the zoo's networks on phones' GPUs: what is kept of a network, and compared."""
+"""Budgets of the zoo's networks on phones' GPUs: full waves, nothing spilled.
+
+The networks cannot be exported here, so that only the file is checked;
+`benchmarks/zoo_gpu_budget.py` writes it.
+"""
 
 from __future__ import annotations
 
+from itertools import product
+
+import pytest
+import zoo
 import zoo_gpu_budget
+from zoo_gpu_budget import DTYPES, FIGURES, GPUS, NARROW, place_of
+
+CONTENT = zoo_gpu_budget.read()
+NAMES = [architecture.name for architecture in zoo.ARCHITECTURES]
+
+
+@pytest.mark.parametrize(("dtype", "gpu"), product(DTYPES, GPUS))
+def test_all_networks_fill_their_waves(dtype, gpu):
+    rows = CONTENT["budgets"][place_of(dtype, gpu)]
+    assert list(rows) == NAMES
+    least = {name: row[0] for name, row in rows.items()}
+    assert {name: share for name, share in least.items() if share < NARROW} == {}
+
+
+@pytest.mark.parametrize(("dtype", "gpu"), product(DTYPES, GPUS[:2]))
+def test_nothing_spills(dtype, gpu):
+    rows = CONTENT["budgets"][place_of(dtype, gpu)]
+    assert {name for name, row in rows.items() if len(row) != len(FIGURES)} == set()
+    assert {name: row[-1] for name, row in rows.items() if row[-1]} == {}
+
+
+# What a change shows --------------------------------------------------------------------------
 
 
 def found(lanes: float, spills: int) -> zoo_gpu_budget.Kernels:
