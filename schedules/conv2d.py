@@ -548,10 +548,12 @@ def _unrolls_rows(workload: Workload, anchor: Block, shape: Shape, knobs: Knobs)
         return True
     columns = columns_read(knobs.tile_w, shape.kernel_w, *window_steps(workload, anchor))
     live = live_vectors(shape, knobs, columns)
-    if knobs.split_i > 1:
-        # Compilers read the next tap's weights ahead, for which groups with barriers have no room.
-        live += knobs.tile_o * shape.input_block
     most = most_vectors(workload.target.device, knobs.barrier_items)
+    if knobs.split_i > 1:
+        # Compilers read the weights of the other taps ahead, too, which groups with barriers have
+        # room for only if all registers suffice.
+        ahead = (shape.kernel_w - 1) * knobs.tile_o * shape.input_lanes
+        most = min(most, most * 4 // 3 - ahead)
     return fits_ahead(knobs.tile_h * columns) and live <= most
 
 

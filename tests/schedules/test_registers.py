@@ -95,7 +95,7 @@ def test_a_group_with_barriers_stages_less(items, texels):
 
 
 def test_a_group_with_barriers_has_room_for_weights_read_ahead():
-    """A row of 12 texels, six sums and a tap's weights fit, but not those of the next tap."""
+    """A row of 12 texels, six sums and a tap's weights fit, but not those of seven taps."""
     model = conv((1, 64, 12, 12), 192, (1, 7), pad=3, bias=False)
     knobs = replace(KNOBS, split_i=2, group_o=48, tile_w=6)
     assert texels_at_once(conv2d.apply(workload_of(model), knobs)) == 6
