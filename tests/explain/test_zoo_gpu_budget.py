@@ -17,7 +17,7 @@ CONTENT = zoo_gpu_budget.read()
 NAMES = [architecture.name for architecture in zoo.ARCHITECTURES]
 
 
-@pytest.mark.parametrize(("dtype", "gpu"), product(DTYPES, GPUS))
+@pytest.mark.parametrize(("dtype", "gpu"), list(product(DTYPES, GPUS)))
 def test_all_networks_fill_their_waves(dtype, gpu):
     rows = CONTENT["budgets"][place_of(dtype, gpu)]
     assert list(rows) == NAMES
@@ -25,7 +25,7 @@ def test_all_networks_fill_their_waves(dtype, gpu):
     assert {name: share for name, share in least.items() if share < NARROW} == {}
 
 
-@pytest.mark.parametrize(("dtype", "gpu"), product(DTYPES, GPUS[:2]))
+@pytest.mark.parametrize(("dtype", "gpu"), list(product(DTYPES, GPUS[:2])))
 def test_nothing_spills(dtype, gpu):
     rows = CONTENT["budgets"][place_of(dtype, gpu)]
     assert {name for name, row in rows.items() if len(row) != len(FIGURES)} == set()
