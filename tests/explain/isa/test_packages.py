@@ -134,6 +134,7 @@ def test_a_setup_that_fails_changes_nothing(
         ("sm_90", "sid", "Debian has no compiler for sm_90"),
         ("mali-g76", "sid", "Debian has no compiler for mali-g76"),
         ("mali-g720", "sid", "Debian has no compiler for mali-g720"),
+        ("adreno-640", "sid", "Debian has no compiler for adreno-640"),
         ("adreno-740", "../../home", "'../../home' is no name of a suite of Debian"),
         ("intel-tgl", "sid main\ndeb", "is no name of a suite"),
     ],
@@ -141,6 +142,15 @@ def test_a_setup_that_fails_changes_nothing(
 def test_what_cannot_be_fetched_is_refused_at_once(gpu: str, suite: str, words: str) -> None:
     with pytest.raises(DeviceError, match=words):
         setup(find_gpu(gpu), suite)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "other"), [("adreno-640", "adreno-740"), ("mali-g76", "mali-g610")]
+)
+def test_the_remedy_names_a_gpu_of_the_same_vendor(gpu: str, other: str) -> None:
+    with pytest.raises(DeviceError) as error:
+        setup(find_gpu(gpu), "sid")
+    assert error.value.remedy == f"Choose a GPU of the same vendor, such as {other}."
 
 
 @needs_debian

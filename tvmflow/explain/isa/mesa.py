@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...devices.gpus import Gpu
+from ...devices.gpus import Gpu, typical_gpu
 from ...devices.host import Host
 from ...errors import DeviceError
 from ...module.files import write_file
@@ -38,8 +38,6 @@ OLDEST = (26, 0)
 #: Time limit of the compiler for a kernel in seconds, and its factor in an emulator, where the
 #: first kernel alone takes some seconds.
 LIMIT_S, _EMULATED = 120.0, 10
-#: Remedy for a GPU without a known compiler, all of which are Mali's.
-OTHER_GPU = "Choose a GPU of the same vendor, such as mali-g610."
 _OPTIONS = "-cl-mad-enable"
 #: Marks of ``native/isa/build_kernels.c``.
 _FILE = re.compile(rb"^@@ file .*\n", re.MULTILINE)
@@ -84,6 +82,12 @@ def _is_in(tree: Tree, gpu: Gpu) -> bool:
     return (tree.libraries / "libRusticlOpenCL.so.1").exists() and _shim(tree, gpu).exists()
 
 
+def other_gpu(gpu: Gpu) -> str:
+    """Return the remedy for a GPU without a known compiler."""
+    other = typical_gpu(gpu.target, gpu.preset)
+    return f"Choose a GPU of the same vendor, such as {other.name}."
+
+
 def find_tree(gpu: Gpu, suite: str) -> Tree:
     """Return the tree that has a GPU's compiler.
 
@@ -92,7 +96,7 @@ def find_tree(gpu: Gpu, suite: str) -> Tree:
     if not gpu.chip:
         raise DeviceError(
             f"Compiling for {gpu.name} failed: tvmflow knows no compiler for this GPU.",
-            remedy=OTHER_GPU,
+            remedy=other_gpu(gpu),
         )
     return MESA.find(gpu, suite)
 

@@ -19,7 +19,7 @@ from ...devices.gpus import Gpu
 from ...errors import DeviceError
 from ...module.files import write_file
 from .intel import OCLOC
-from .mesa import MESA, OTHER_GPU
+from .mesa import MESA, other_gpu
 from .tree import Software, Tree
 
 #: Packages with the compiler of an instruction set.
@@ -40,7 +40,7 @@ def setup(gpu: Gpu, suite: str) -> Tree:
     no network, or a package is damaged; the previous tree is then still there.
     """
     if gpu.isa not in _SOFTWARE or not gpu.chip:
-        remedy = _PIP if gpu.isa == "sass" else OTHER_GPU
+        remedy = _PIP if gpu.isa == "sass" else other_gpu(gpu)
         raise _failed(f"Debian has no compiler for {gpu.name}", remedy)
     if not _SUITE.fullmatch(suite):
         raise _failed(f"{suite!r} is no name of a suite of Debian", _OTHER_SUITE)
