@@ -8,7 +8,7 @@ from onnx import helper
 from support.attention_models import Choice, attention, heads
 from support.checks import check_any_knobs, check_outputs, of_family
 from support.first_stages import chosen_schedules
-from support.operators import build, feeds_for, random, references
+from support.operators import build, feeds_for, random
 
 import tvmflow
 from tvmflow.models import build as build_network
@@ -126,7 +126,8 @@ def test_masks_leave_no_subnormal_numbers(target, keys):
     model = attention(**heads(7, keys, 9), masks=[hidden])
     feeds = feeds_for(model)
     feeds["v"][:, :, hidden == 0] = 0
-    assert any((array != 0).any() for array in references(model, feeds))
+    # ONNX Runtime's kernels give the subnormal numbers on some processors and zeros on others.
+    assert 0 < np.exp(np.float32(-100)) < np.finfo(np.float32).tiny
     with tvmflow.compile(model, target=target) as module:
         (got,) = module(feeds).values()
     assert not got.any()

@@ -9,6 +9,7 @@ from support.quantized_networks import NETWORKS, picture, quantized
 from support.turns import in_turn
 
 import tvmflow
+from tvmflow.verify.reference import exact_session
 
 WAYS = [
     pytest.param("llvm", "cpu", "buffer", id="llvm"),
@@ -26,7 +27,7 @@ IDS = tuple(way.id for way in WAYS)
 def test_results_of_quantized_operators_are_equal_to_the_last_bit(name, target, device, storage):
     """A deviation by one step in one tensor would spread to all results."""
     model = quantized(name, "QOperator")
-    session = onnxruntime.InferenceSession(model.SerializeToString())
+    session = exact_session(model.SerializeToString(), onnxruntime.SessionOptions())
     with tvmflow.compile(model, target=target, device=device, storage=storage) as module:
         for seed in range(4):
             feeds = picture(model, seed)

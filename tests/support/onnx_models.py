@@ -11,6 +11,8 @@ import onnx.parser
 import onnxruntime
 from onnx import helper, numpy_helper
 
+from tvmflow.verify.reference import exact_session
+
 #: A tensor's shape, if it is of fp32 numbers, or its shape and its dtype.
 Kind = Sequence[Any]
 
@@ -78,7 +80,5 @@ def expected(
     options = onnxruntime.SessionOptions()
     if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = exact_session(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return session.run(None, dict(feeds))

@@ -15,6 +15,7 @@ import tvmflow
 from tvmflow.ir.tensors import TensorInfo
 from tvmflow.verify.compare import verify
 from tvmflow.verify.noise import step_of, widened
+from tvmflow.verify.reference import exact_session
 from tvmflow.verify.tolerance import NETWORK
 
 #: Seed of an input for which ONNX Runtime differs from itself without optimisations.
@@ -33,7 +34,7 @@ def results(path, feeds, optimised, int8="0"):
     options.add_session_config_entry("session.qdqisint8allowed", int8)
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(path, options).run(None, feeds)[0]
+    return exact_session(path, options).run(None, feeds)[0]
 
 
 def module_with(feeds, output):

@@ -155,12 +155,32 @@ def open_session(
         )
     return _attempt(
         f"Loading {path} in ONNX Runtime",
-        lambda: onnxruntime.InferenceSession(
+        lambda: exact_session(
             os.fspath(path) if loaded is None else loaded.SerializeToString(),
             options,
             providers=["CPUExecutionProvider"],
         ),
     )
+
+
+def exact_session(
+    model: str | bytes, options: onnxruntime.SessionOptions, **more: list[str]
+) -> onnxruntime.InferenceSession:
+    """Open a session that does not saturate sums of products of bytes, where it can.
+
+    On x86 without VNNI, ONNX Runtime adds two such products in 16 bits, unless it turns signed
+    weights into unsigned ones; it then refuses some convolutions of int8, which are opened without.
+    """
+    import onnxruntime
+    from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
+
+    key = "session.x64quantprecision"
+    options.add_session_config_entry(key, "1")
+    try:
+        return onnxruntime.InferenceSession(model, options, **more)
+    except NoKernel:
+        options.add_session_config_entry(key, "0")
+        return onnxruntime.InferenceSession(model, options, **more)
 
 
 def _attempt(what: str, function: Callable[[], T]) -> T:
