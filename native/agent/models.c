@@ -579,10 +579,21 @@ void agent_profile(agent_call* call) {
 }
 
 void agent_self_test(agent_call* call) {
-  uint32_t handle;
   tvmflow_test result = {0};
-  const model* const m = only_model(call, &handle);
-  if (!m || !succeeded(call, m, m->library.self_test(m->handle, &result))) return;
+  tvmflow_test_options options = {.struct_size = sizeof(options)};
+  uint32_t handle;
+  const model* const m = model_of(call, &handle);
+  if (!m) return;
+  options.runs = agent_get_u32(&call->in);
+  options.pause_ms = agent_get_u32(&call->in);
+  options.budget_ms = agent_get_u32(&call->in);
+  options.flags = agent_get_u32(&call->in);
+  if (!agent_check_fields(call)) return;
+  const tvmflow_status status = m->library.self_test_with(m->handle, &options, &result);
+  // A wrong result is an answer, too.
+  if (status != TVMFLOW_ERROR_WRONG && !succeeded(call, m, status)) return;
+  agent_put_text(&call->answer, status ? m->library.message(m->handle) : "");
+  agent_put_text(&call->answer, m->library.test_report(m->handle));
   agent_put_f64(&call->answer, result.largest_error);
   agent_put_f64(&call->answer, result.tolerance_used);
   agent_put_u64(&call->answer, result.compared);

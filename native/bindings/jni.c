@@ -471,9 +471,17 @@ TF_NATIVE(tf_object, profile)(tf_jni env, tf_object class, int64_t handle) {
   return found;
 }
 
+TF_NATIVE(tf_object, testReport)(tf_jni env, tf_object class, int64_t handle) {
+  (void)class;
+  tf_opened* opened = tf_from_handle(handle);
+  const char* text = opened && opened->model ? opened->library.test_report(opened->model) : "";
+  return tf_new_bytes(env, text, strlen(text));
+}
+
 // Sets `numbers` to the largest error, tolerance used and elements compared.
 TF_NATIVE(int32_t, selfTest)
-(tf_jni env, tf_object class, int64_t handle, tf_object numbers) {
+(tf_jni env, tf_object class, int64_t handle, int32_t runs, int32_t pause_ms, int32_t budget_ms,
+ int32_t flags, tf_object numbers) {
   (void)class;
   tf_opened* opened = tf_from_handle(handle);
   if (opened == NULL || opened->model == NULL || numbers == NULL) return TVMFLOW_ERROR_ARGUMENT;
@@ -481,7 +489,14 @@ TF_NATIVE(int32_t, selfTest)
     return TVMFLOW_ERROR_ARGUMENT;
   tvmflow_test result;
   memset(&result, 0, sizeof(result));
-  opened->status = opened->library.self_test(opened->model, &result);
+  const tvmflow_test_options options = {
+      .struct_size = sizeof(options),
+      .runs = (uint32_t)runs,
+      .pause_ms = (uint32_t)pause_ms,
+      .budget_ms = (uint32_t)budget_ms,
+      .flags = (uint32_t)flags,
+  };
+  opened->status = opened->library.self_test_with(opened->model, &options, &result);
   const double values[3] = {result.largest_error, result.tolerance_used, (double)result.compared};
   TF_CALL(env, tf_set_double_region, TF_SET_DOUBLE_ARRAY_REGION)(env, numbers, 0, 3, values);
   return opened->status;

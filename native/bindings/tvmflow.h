@@ -73,6 +73,9 @@ enum {
   // TVMFLOW_AUTO chooses the CPU if it is faster: both run a few times at the first start, and the
   // result is stored in the cache folder.
   TVMFLOW_CHOOSE_FASTER = 16,
+  // TVMFLOW_AUTO compares results at the first start only once; by default a thread repeats runs
+  // of another instance, for one second, and results that differ are treated as wrong ones.
+  TVMFLOW_NO_REPEATED_RUNS = 32,
 };
 
 // Backend that runs kernels.  A library has those that it was compiled for (`--fallback cpu`).
@@ -136,6 +139,20 @@ typedef struct tvmflow_test {
   double tolerance_used;  // largest ratio of an error to its tolerance; above 1 is wrong
   uint64_t compared;      // number of elements
 } tvmflow_test;
+
+// What a self-test does beside comparing one run; zeros: nothing.  Set `struct_size` to
+// sizeof(tvmflow_test_options).
+typedef struct tvmflow_test_options {
+  size_t struct_size;
+  uint32_t runs;       // more runs, whose outputs must be equal to the last bit
+  uint32_t pause_ms;   // pause before the second half of these runs, in which a device may sleep
+  uint32_t budget_ms;  // no run begins after this time; 0: no limit
+  uint32_t flags;      // TVMFLOW_TEST_BESIDE
+} tvmflow_test_options;
+
+enum {
+  TVMFLOW_TEST_BESIDE = 1,  // another instance of the library runs at the same time
+};
 
 // OpenCL objects of an instance; NULL on the CPU.  Another model, of this or another library, that
 // gets this context, device and library in its options shares memory with the instance.
@@ -317,6 +334,18 @@ TVMFLOW_API tvmflow_status tvmflow_profile(tvmflow_model* model, const tvmflow_k
 // Runs the test input in the library and compares the results with those in the library, for all
 // shapes.  Afterwards the model's inputs are the test input.  `result` may be NULL.
 TVMFLOW_API tvmflow_status tvmflow_self_test(tvmflow_model* model, tvmflow_test* result);
+// The same, with more runs.  `options` may be NULL.
+//
+// A library of `--alternatives safe` compares the tensors between its functions, too.  Where a
+// function is wrong, or gives different results in two runs, its plain kernels are used from then
+// on, also in later starts with this driver and cache folder.  TVMFLOW_ERROR_WRONG: results are
+// still wrong.
+TVMFLOW_API tvmflow_status tvmflow_self_test_with(tvmflow_model* model,
+                                                  const tvmflow_test_options* options,
+                                                  tvmflow_test* result);
+// Returns what the last self-test found, as JSON (docs/standalone.md): "{}" if there was none.
+// Valid until the next self-test.
+TVMFLOW_API const char* tvmflow_test_report(const tvmflow_model* model);
 
 #ifdef __cplusplus
 }

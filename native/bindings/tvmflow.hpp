@@ -233,6 +233,13 @@ class Model {
   tvmflow_status SelfTest(tvmflow_test* result = nullptr) {
     return Call(&tvmflow_library::self_test, result);
   }
+  // The options' struct_size is set here.
+  tvmflow_status SelfTest(tvmflow_test_options options, tvmflow_test* result = nullptr) {
+    options.struct_size = sizeof(options);
+    return Call(&tvmflow_library::self_test_with, &options, result);
+  }
+  // Returns what the last self-test found, as JSON.
+  std::string TestReport() const { return model_ ? library_->test_report(model_) : ""; }
 
  private:
   struct Closer {

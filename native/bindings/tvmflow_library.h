@@ -40,6 +40,8 @@
   X(wait)                                                                                          \
   X(profile)                                                                                       \
   X(self_test)                                                                                     \
+  X(self_test_with)                                                                                \
+  X(test_report)                                                                                   \
   X(shape_count)                                                                                   \
   X(shape)                                                                                         \
   X(choose_shape)                                                                                  \

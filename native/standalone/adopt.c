@@ -24,6 +24,7 @@ static void adopt(tvmflow_model* m) {
   // The threads that report the end of a run or store programs are in the other process only.
   m->storing = false;
   m->notice = NULL;
+  m->companion = NULL;
   const bool unfinished = in_run || m->started;
   m->started = false;
   m->half_done = m->half_done || unfinished;

@@ -3,10 +3,12 @@
 #include <string.h>
 
 #include "../core/threads.h"
+#include "companion.h"
 #include "entry.h"
 #include "model.h"
 #include "open.h"
 #include "process.h"
+#include "programs.h"
 #include "weights.h"
 
 // Measured runs of each backend when the faster one is chosen, after one that is not measured.
@@ -23,6 +25,7 @@ static tvmflow_status fall_back(tvmflow_model* m, const tvmflow_options* options
   char* const reason = strdup(m->message.text);
   tf_log(m, TVMFLOW_LOG_WARNING, "OpenCL is not used: %s", m->message.text);
   free(m->rejected);
+  tf_companion_end(m->companion);
   tf_close(m);
   const tvmflow_model kept = {.weights = m->weights,
                               .log = m->log,
@@ -33,6 +36,8 @@ static tvmflow_status fall_back(tvmflow_model* m, const tvmflow_options* options
                               .faults = m->faults,
                               .rejected_status = status,
                               .cpu_threads = m->cpu_threads,
+                              .device_index = m->device_index,
+                              .drivers = m->drivers,
                               .missing = m->missing};
   // Other threads may read the fields before `message`.
   const size_t begin = offsetof(tvmflow_model, message);
@@ -89,21 +94,32 @@ tvmflow_status tf_backend_open(tvmflow_model* m, const tvmflow_options* options)
                    cpu ? "opencl" : "cpu", cpu ? "the CPU" : "OpenCL",
                    cpu ? "--target opencl" : "--fallback cpu");
   m->cpu_threads = options->cpu_threads;
+  m->device_index = options->device_index;
+  m->drivers = options->drivers ? strdup(options->drivers) : NULL;
   m->may_fall_back = asked == TVMFLOW_AUTO && opencl && cpu;
   const bool on_cpu = asked == TVMFLOW_CPU || !opencl;
   tvmflow_status status = tf_open(m, options, on_cpu ? TVMFLOW_CPU : TVMFLOW_OPENCL);
-  if (!m->may_fall_back || status == TVMFLOW_ERROR_ARGUMENT || status == TVMFLOW_ERROR_DAMAGED)
+  if (on_cpu || asked != TVMFLOW_AUTO || status == TVMFLOW_ERROR_ARGUMENT ||
+      status == TVMFLOW_ERROR_DAMAGED)
     return status;
-  if (!status && !m->choice_cached) {
-    if (tf_count(&m->plan, TF_TEST_OUTPUTS)) status = tf_do_self_test(m, NULL);
+  const bool tests = !status && tf_count(&m->plan, TF_TEST_OUTPUTS) &&
+                     (cpu || tf_count(&m->plan, TF_ALTERNATIVES));
+  if (!status && !m->choice_cached && (cpu || tests)) {
+    if (tests) status = tf_do_self_test(m, NULL);
     if (!status && m->flags & TVMFLOW_CHOOSE_FASTER && cpu_is_faster(m))
       status = TVMFLOW_ERROR_UNSUPPORTED;
     if (m->broken) status = TVMFLOW_ERROR_DEVICE;
     // The choice is not stored after other failures, whose cause may be temporary.
-    if (!status || status == TVMFLOW_ERROR_WRONG || status == TVMFLOW_ERROR_UNSUPPORTED)
-      tf_choice_store(m, status != TVMFLOW_OK);
+    if (!status || (cpu && (status == TVMFLOW_ERROR_WRONG || status == TVMFLOW_ERROR_UNSUPPORTED)))
+      tf_choice_store(m, cpu && status);
   }
-  return status ? fall_back(m, options, status) : TVMFLOW_OK;
+  // A device that is wrong at times is found beside the application's own runs.
+  if (!status && tests && m->cache.folder && m->equal_runs < TF_STEADY_RUNS &&
+      !(m->flags & TVMFLOW_NO_REPEATED_RUNS)) {
+    tf_programs_stored(m);
+    m->companion = tf_companion_begin(m, false);
+  }
+  return status && cpu ? fall_back(m, options, status) : status;
 }
 
 tvmflow_status tf_backend_replace(tvmflow_model* m) {

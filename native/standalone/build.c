@@ -36,6 +36,10 @@ void tf_build_again(tf_build* b) {
   b->program = tf_compile(&m->device, m->context, b->source, b->source_bytes, b->options, &b->code);
 }
 
+void tf_build_spare(tf_build* b) {
+  if (!load(b)) tf_build_again(b);
+}
+
 // Makes the kernels of all launches, because drivers link a program when its first kernel is made.
 // Returns false, with no kernel, if the program lacks one.
 static bool make_kernels(tf_build* b) {
@@ -59,10 +63,10 @@ static bool make_kernels(tf_build* b) {
 }
 
 // A binary that the driver accepts may still lack kernels.
-static void take(tf_build* b) { b->cached = load(b) && make_kernels(b); }
+static void take(tf_build* b) { b->cached = !b->spare && load(b) && make_kernels(b); }
 
 static void build_missing(tf_build* b) {
-  if (b->cached) return;
+  if (b->cached || b->spare) return;
   tf_build_again(b);
   // A missing kernel is reported when its step is made.
   if (b->code == CL_SUCCESS) (void)make_kernels(b);
@@ -91,7 +95,8 @@ static void work_together(tvmflow_model* m, void (*what)(tf_build*)) {
 bool tf_build_load(tvmflow_model* m) {
   uint32_t missing = 0;
   work_together(m, take);
-  for (uint32_t i = 0; i < tf_count(&m->plan, TF_PROGRAMS); ++i) missing += !m->builds[i].cached;
+  for (uint32_t i = 0; i < tf_count(&m->plan, TF_PROGRAMS); ++i)
+    missing += !m->builds[i].cached && !m->builds[i].spare;
   return !missing;
 }
 

@@ -59,3 +59,10 @@ uint64_t tf_checksum_end(const tf_checksum* sum, const uint8_t* rest, size_t byt
   hash = (hash ^ (hash >> 29)) * P3;
   return hash ^ (hash >> 32);
 }
+
+uint64_t tf_checksum_of(const uint8_t* data, size_t bytes) {
+  const size_t whole = bytes / TF_STRIPE_BYTES * TF_STRIPE_BYTES;
+  tf_checksum sum = tf_checksum_begin();
+  tf_checksum_stripes(&sum, data, whole);
+  return tf_checksum_end(&sum, data + whole, bytes - whole);
+}

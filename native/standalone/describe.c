@@ -65,9 +65,8 @@ const char* tvmflow_describe(const tvmflow_model* m) {
             (unsigned long long)buffers, (unsigned long long)images);
   tf_append(json, bytes, "\"weight_bytes\":%zu,\"weights_shared\":%s},", m->weights.bytes,
             m->shared_memory ? "true" : "false");
-  tf_append(json, bytes, "\"kernels\":%u,\"programs\":%u,\"programs_from_cache\":%s,",
-            tf_count(&m->plan, TF_LAUNCHES), tf_count(&m->plan, TF_PROGRAMS),
-            m->built ? "false" : "true");
+  tf_append(json, bytes, "\"kernels\":%u,\"programs\":%u,\"programs_from_cache\":%s,", m->ordered,
+            tf_count(&m->plan, TF_PROGRAMS), m->built ? "false" : "true");
   tf_append(json, bytes, "\"programs_built\":%u,\"programs_shipped\":%u}", m->built, m->shipped);
   return json;
 }

@@ -1,6 +1,7 @@
 // The functions of an instance that applications call, from one thread at a time.
 #include "entry.h"
 
+#include "companion.h"
 #include "model.h"
 #include "open.h"
 
@@ -12,9 +13,12 @@ static bool enter(tvmflow_model* m) {
   return alone;
 }
 
-// Replaces a device that has failed by the CPU before a call that uses it.
+// Replaces kernels or a device that were found wrong, and a device that has failed, before a call
+// that uses it.
 static tvmflow_status prepare(tvmflow_model* m, bool uses_device) {
-  return uses_device && m->broken && !m->failed ? tf_backend_replace(m) : TVMFLOW_OK;
+  if (!uses_device || m->failed) return TVMFLOW_OK;
+  const tvmflow_status status = m->started ? TVMFLOW_OK : tf_companion_follow(m);
+  return !status && m->broken ? tf_backend_replace(m) : status;
 }
 
 #define TF_DEFINE(name, uses_device, parameters, arguments)                                        \

@@ -40,7 +40,10 @@
   ROW(wait, false, (tvmflow_model * m), (m))                                                       \
   ROW(profile, true, (tvmflow_model * m, const tvmflow_kernel** kernels, uint32_t* count),         \
       (m, kernels, count))                                                                         \
-  ROW(self_test, true, (tvmflow_model * m, tvmflow_test * result), (m, result))
+  ROW(self_test, true, (tvmflow_model * m, tvmflow_test * result), (m, result))                    \
+  ROW(self_test_with, true,                                                                        \
+      (tvmflow_model * m, const tvmflow_test_options* options, tvmflow_test* result),              \
+      (m, options, result))
 #define TF_DECLARE(name, uses_device, parameters, arguments) tvmflow_status tf_do_##name parameters;
 TF_ENTRIES(TF_DECLARE)
 #undef TF_DECLARE

@@ -173,6 +173,22 @@ static tvmflow_status upload_derived(tvmflow_model* m, const tf_weight* w, const
   return status;
 }
 
+// Returns for each allocation whether more than alternatives need it; the caller frees it.
+static bool* needed(const tvmflow_model* m) {
+  const tf_plan* const p = &m->plan;
+  bool* const found = calloc(tf_count(p, TF_ALLOCATIONS) + 1u, sizeof(bool));
+  for (uint32_t i = 0; found && i < tf_count(p, TF_INPUTS); ++i)
+    found[p->inputs[i].allocation] = true;
+  for (uint32_t i = 0; found && i < tf_count(p, TF_OUTPUTS); ++i)
+    found[p->outputs[i].allocation] = true;
+  for (uint32_t i = 0; found && i < tf_shape_launches(p); ++i) {
+    const tf_argument* const a = p->arguments + p->launches[i].first_argument;
+    for (uint32_t j = 0; j < p->launches[i].arguments; ++j)
+      if (a[j].kind == TF_MEMORY) found[a[j].allocation] = true;
+  }
+  return found;
+}
+
 tvmflow_status tf_memory_create(tvmflow_model* m) {
   const uint32_t count = tf_count(&m->plan, TF_ALLOCATIONS);
   m->own = calloc(count + 1u, sizeof(cl_mem));
@@ -187,14 +203,23 @@ tvmflow_status tf_memory_create(tvmflow_model* m) {
                                                 : upload_raw(m, w);
     if (status) return status;
   }
-  for (uint32_t i = 0; i < count; ++i) {
-    if (!m->own[i]) {
-      const tvmflow_status status = allocate(m, i, CL_MEM_READ_WRITE);
-      if (status) return status;
-    }
+  bool* const is_needed = needed(m);
+  if (!is_needed)
+    return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for %u allocations.", count);
+  tvmflow_status status = TVMFLOW_OK;
+  for (uint32_t i = 0; !status && i < count; ++i) {
+    if (!m->own[i] && is_needed[i]) status = allocate(m, i, CL_MEM_READ_WRITE);
     m->bound[i] = m->own[i];
   }
-  return TVMFLOW_OK;
+  free(is_needed);
+  return status;
+}
+
+tvmflow_status tf_memory_spare(tvmflow_model* m, uint32_t allocation) {
+  if (m->own[allocation]) return TVMFLOW_OK;
+  const tvmflow_status status = allocate(m, allocation, CL_MEM_READ_WRITE);
+  m->bound[allocation] = m->own[allocation];
+  return status;
 }
 
 tvmflow_status tf_memory_hold(tvmflow_model* m, uint32_t allocation, cl_mem memory) {

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "companion.h"
 #include "open.h"
 #include "process.h"
 #include "weights.h"
@@ -44,7 +45,7 @@ static tvmflow_status read_options(tvmflow_model* m, const tvmflow_options* give
   memcpy(options, given, known);
   if (options->flags &
       ~(uint32_t)(TVMFLOW_PROFILE | TVMFLOW_NO_COMMAND_BUFFER | TVMFLOW_UNCHECKED_WEIGHTS |
-                  TVMFLOW_PIN_THREADS | TVMFLOW_CHOOSE_FASTER))
+                  TVMFLOW_PIN_THREADS | TVMFLOW_CHOOSE_FASTER | TVMFLOW_NO_REPEATED_RUNS))
     return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
                    "The options' flags 0x%x hold one that this library does not know.",
                    options->flags);
@@ -87,6 +88,9 @@ void tvmflow_destroy(tvmflow_model* m) {
   if (!m) return;
   tf_adopt(m);
   // A missing thread may have left any field half changed, so nothing is released.
-  if (!m->torn) tf_release(m);
+  if (!m->torn) {
+    tf_companion_end(m->companion);
+    tf_release(m);
+  }
   free(m);
 }

@@ -12,6 +12,7 @@
 #include "weights.h"
 
 typedef struct tf_build tf_build;                  // programs.h
+typedef struct tf_companion tf_companion;          // companion.h
 typedef struct tf_notice tf_notice;                // run.c
 typedef struct tf_picture_state tf_picture_state;  // picture.c
 
@@ -25,7 +26,7 @@ typedef enum tf_avoided {
   // Reserved: no library uses these yet.
   TF_AVOID_IMAGE_FROM_BUFFER = 1 << 5,
   TF_AVOID_DOT_PRODUCTS = 1 << 6,
-  TF_USE_SAFE_KERNELS = 1 << 7,  // kernels in their plain form
+  TF_USE_SAFE_KERNELS = 1 << 7,  // alternatives.h
 } tf_avoided;
 
 struct tvmflow_model {
@@ -44,13 +45,16 @@ struct tvmflow_model {
   uint32_t flags;
   tvmflow_backend backend;  // the one in use
   tvmflow_status rejected_status;
-  char* rejected;           // why OpenCL is not in use although the library has it; or NULL
-  uint32_t cpu_threads;     // from the options
+  char* rejected;        // why OpenCL is not in use although the library has it; or NULL
+  uint32_t cpu_threads;  // from the options
+  uint32_t device_index;
+  char* drivers;            // the options' table of faults; NULL: they have none
   char* faults;             // of the OpenCL device, as JSON without brackets; or NULL
   uint32_t avoided;         // tf_avoided of the device in use
   char fault_options[256];  // the options that its compiler needs, each after a space
   bool may_fall_back;       // the library has the CPU's kernels, and the options allow them
   bool choice_cached;       // OpenCL was chosen at an earlier start
+  uint32_t equal_runs;      // repeated runs whose outputs were equal, at all starts
   bool broken;              // the device has failed: the CPU takes its place at the next call
   bool* missing;   // for each input: not set since it or the device failed, or since a fork
   bool* given;     // for each input of the shape: it was set
@@ -76,16 +80,23 @@ struct tvmflow_model {
   cl_mem* bound;     // the memory that kernels use: `own`, or the application's, retained
   char* sources;     // the text of all programs; NULL until it is needed
   tf_build* builds;  // for each program
-  tf_step* steps;
+  tf_step* steps;    // for each launch; alternatives that are not used have no kernel
+  bool* used;        // for each alternative: it takes the place of other launches
+  // The launches of the chosen shape in order, and the number of each.
+  tf_step* order;
+  uint32_t* launch_of;
+  uint32_t ordered;
   tf_picture_state* pictures;  // for each picture of the plan
   size_t halves_bytes;
   uint16_t* halves;  // a buffer for the largest input or output that is converted
   tf_recording* recording;
   tf_notice* notice;        // for the run under way
+  tf_companion* companion;  // tests the device at a first start; NULL: there is none
   bool recording_is_old;    // arguments have changed since
   cl_event* events;         // for each step, when profiling
   tvmflow_kernel* kernels;  // their times
   char* description;
+  char* report;  // of the last self-test; NULL: there was none
 };
 
 // Returns why an instance, which may be NULL, cannot be used at all.

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "alternatives.h"
 #include "cache.h"
 #include "cpu.h"
 #include "driver_faults.h"
@@ -85,6 +86,7 @@ static tvmflow_status allocate_buffers(tvmflow_model* m) {
     const tf_interface* const t = i < inputs ? &m->plan.inputs[i] : &m->plan.outputs[i - inputs];
     if (t->half && tf_elements(t) > halves) halves = tf_elements(t);
   }
+  // Alternatives may have more launches than one shape.
   const uint32_t launches = tf_count(&m->plan, TF_LAUNCHES);
   // Both plans have the same inputs, so it stays when the CPU replaces a device.
   if (!m->missing) m->missing = calloc(tf_count(&m->plan, TF_INPUTS) + 1u, sizeof(bool));
@@ -136,6 +138,7 @@ tvmflow_status tf_open(tvmflow_model* m, const tvmflow_options* options, tvmflow
   if (!status) status = tf_weights_checked(&m->weights, &m->message);
   if (!status) status = tf_memory_create(m);
   if (!status) status = tf_programs_create(m);
+  if (!status) status = tf_alternatives_create(m);
   if (!status)
     tf_log(m, TVMFLOW_LOG_INFO, "%u of %u programs were built, %u came with the library.", m->built,
            tf_count(&m->plan, TF_PROGRAMS), m->shipped);
@@ -146,7 +149,6 @@ tvmflow_status tf_open(tvmflow_model* m, const tvmflow_options* options, tvmflow
   if (!status) status = allocate_buffers(m);
   // Other drivers finish compiling in the first run only.
   if (!status && !m->device.is_pocl) tf_programs_store(m);
-  m->recording_is_old = true;
   return status ? status : tf_describe_create(m);
 }
 
@@ -157,6 +159,7 @@ void tf_close(tvmflow_model* m) {
   tf_recording_end(m->recording);
   tf_pictures_destroy(m);
   tf_programs_destroy(m);
+  tf_alternatives_destroy(m);
   tf_memory_destroy(m);
   if (m->queue) (void)api->clReleaseCommandQueue(m->queue);
   if (m->context) (void)api->clReleaseContext(m->context);
@@ -166,6 +169,7 @@ void tf_close(tvmflow_model* m) {
   free(m->events);
   free(m->kernels);
   free(m->description);
+  free(m->report);
   tf_cache_close(&m->cache);
 }
 
@@ -173,6 +177,7 @@ void tf_release(tvmflow_model* m) {
   tf_close(m);
   tf_weights_close(&m->weights);
   free(m->rejected);
+  free(m->drivers);
   free(m->faults);
   free(m->missing);
 }

@@ -19,7 +19,7 @@ tvmflow_status tf_backend_replace(tvmflow_model* model);
 
 // choice.c: refuses OpenCL if it was not chosen at an earlier start.
 tvmflow_status tf_choice_recall(tvmflow_model* model);
-// Stores the choice for later starts.
+// Stores the choice, and which alternatives are used, for later starts.
 void tf_choice_store(tvmflow_model* model, bool cpu);
 
 // adopt.c: makes the instance one of this process, if that was forked from the instance's process.

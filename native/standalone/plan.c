@@ -93,6 +93,11 @@ static bool weight_is_right(const tf_plan* p, uint32_t index) {
          is_range(w->offset, r ? r->from_bytes : w->bytes, p->header->weight_bytes);
 }
 
+uint32_t tf_shape_launches(const tf_plan* plan) {
+  const tf_shape* const last = &plan->shapes[tf_count(plan, TF_SHAPES) - 1];
+  return last->first_launch + last->launches;
+}
+
 const tf_derived* tf_derivation(const tf_plan* plan, uint32_t weight) {
   for (uint32_t i = 0; i < tf_count(plan, TF_DERIVED); ++i)
     if (plan->derived[i].weight == weight) return &plan->derived[i];
@@ -218,8 +223,35 @@ static bool shapes_are_right(const tf_plan* p) {
       return false;
     launches += s->launches;
   }
+  const uint32_t of_shapes = launches;
+  for (uint32_t i = 0; i < tf_count(p, TF_ALTERNATIVES); ++i) {
+    const tf_alternative* const a = &p->alternatives[i];
+    // They replace launches in order, and their own follow those of all shapes.
+    const uint32_t before = i ? a[-1].first + a[-1].count : 0;
+    if (a->first < before || !is_range(a->first, a->count, of_shapes) ||
+        a->other_first != launches || !a->other_count ||
+        a->other_count > tf_count(p, TF_LAUNCHES) - launches)
+      return false;
+    launches += a->other_count;
+  }
   return launches == tf_count(p, TF_LAUNCHES) && side_is_right(p, p->inputs, TF_INPUTS) &&
          side_is_right(p, p->outputs, TF_OUTPUTS);
+}
+
+static bool tensor_is_right(const tf_plan* p, uint32_t i) {
+  const tf_test_tensor* const t = &p->test_tensors[i];
+  if (t->launch >= tf_shape_launches(p) || t->allocation >= tf_count(p, TF_ALLOCATIONS) ||
+      t->half > 1 || t->count == 0 || t->stride == 0 || !is_string(p, t->nodes) ||
+      (i && t->launch < t[-1].launch) ||
+      !is_range(t->first_value, t->count, tf_count(p, TF_TENSOR_VALUES)) ||
+      !(t->rtol >= 0 && t->rtol < 1e30f && t->atol >= 0 && t->atol < 1e30f))
+    return false;
+  const tf_allocation* const a = &p->allocations[t->allocation];
+  const uint64_t elements = (uint64_t)(t->count - 1) * t->stride + 1;
+  if (a->kind == TF_BUFFER) return elements <= a->bytes / (t->half ? 2 : 4);
+  return tf_texel_bytes(a->channel_type) == (t->half ? 8 : 16) && t->size[0] && t->size[1] &&
+         t->size[0] <= a->image_size[0] && t->size[1] <= a->image_size[1] &&
+         elements <= product(t->size[0], t->size[1], 4);
 }
 
 static bool test_is_right(const tf_plan* p) {
@@ -304,6 +336,7 @@ static const char* fault(tf_plan* plan) {
   ALL(TF_INPUTS, interface_is_right(plan, &plan->inputs[i]));
   ALL(TF_OUTPUTS, interface_is_right(plan, &plan->outputs[i]));
   if (!shapes_are_right(plan)) return "its shapes are wrong";
+  ALL(TF_TEST_TENSORS, tensor_is_right(plan, i));
   ALL(TF_PICTURES, picture_is_right(plan, &plan->pictures[i]));
   ALL(TF_BOXES, boxes_are_right(plan, &plan->boxes[i]));
   return test_is_right(plan) ? NULL : "its self-test is wrong";

@@ -15,7 +15,7 @@
 
 #define TF_PLAN_MAGIC "TVMFPLAN"
 #define TF_WEIGHTS_MAGIC "TVMFWGTS"
-#define TF_FORMAT_VERSION 1u
+#define TF_FORMAT_VERSION 2u
 #define TF_WEIGHTS_VERSION 1u
 #define TF_NONE 0xFFFFFFFFu
 
@@ -41,7 +41,10 @@
   ROW(TF_PICTURES, tf_picture, pictures)                                                           \
   ROW(TF_BOXES, tf_boxes, boxes)                                                                   \
   ROW(TF_TRANSFORMED, tf_transformed, transformed)                                                 \
-  ROW(TF_DIGESTS, tf_digest, digests) /* of each program's text */
+  ROW(TF_DIGESTS, tf_digest, digests)                /* of each program's text */                  \
+  ROW(TF_TEST_TENSORS, tf_test_tensor, test_tensors) /* by launch */                               \
+  ROW(TF_TENSOR_VALUES, float, tensor_values)                                                      \
+  ROW(TF_ALTERNATIVES, tf_alternative, alternatives) /* by first launch */
 
 typedef enum tf_section_name {
 #define TF_NAME(name, record, member) name,
@@ -204,6 +207,30 @@ typedef struct tf_test_output {
   double atol;
 } tf_test_output;
 
+// A tensor between functions, complete after a launch: every `stride`-th element of its memory, in
+// the order of a buffer's elements or an image's texels, is compared like an output's.
+typedef struct tf_test_tensor {
+  uint32_t launch;
+  uint32_t allocation;
+  uint32_t half;         // 1: elements of 16 bits, else floats
+  uint32_t size[2];      // columns and rows of an image; the allocation may have more
+  uint32_t first_value;  // in TF_TENSOR_VALUES
+  uint32_t count;
+  uint32_t stride;
+  uint32_t nodes;  // string: the ONNX nodes that the function computes
+  float rtol;
+  float atol;
+} tf_test_tensor;
+
+// Launches of plain kernels, after those of all shapes, that may take the place of `count`
+// launches.
+typedef struct tf_alternative {
+  uint32_t first;
+  uint32_t count;
+  uint32_t other_first;
+  uint32_t other_count;
+} tf_alternative;
+
 // A shape of the inputs, of which there is at least one.  The inputs' records are those of the
 // first shape, then those of the second, and so on; so are outputs and test inputs.  All share the
 // allocations.
@@ -270,6 +297,9 @@ static inline uint32_t tf_count_each(const tf_plan* plan, tf_section_name name) 
   return tf_count(plan, name) / tf_count(plan, TF_SHAPES);
 }
 
+// Returns the number of launches of all shapes, before those of alternatives.
+uint32_t tf_shape_launches(const tf_plan* plan);
+
 // Opens a plan after checking everything that could be wrong in a damaged file; `data` must stay.
 tvmflow_status tf_plan_open(tf_plan* plan, const void* data, size_t bytes, tf_message* message);
 
@@ -308,6 +338,7 @@ typedef struct tf_checksum {
 tf_checksum tf_checksum_begin(void);
 void tf_checksum_stripes(tf_checksum* sum, const uint8_t* data, size_t bytes);
 uint64_t tf_checksum_end(const tf_checksum* sum, const uint8_t* rest, size_t bytes);
+uint64_t tf_checksum_of(const uint8_t* data, size_t bytes);
 
 // Unpack a DEFLATE stream to exactly `bytes` of text.  Return false for any other stream; whatever
 // the stream holds, nothing is read or written outside the two arrays.

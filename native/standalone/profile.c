@@ -4,9 +4,8 @@
 #include "run.h"
 
 static tvmflow_status read_times(tvmflow_model* m) {
-  const tf_shape launches = tf_launches(m);
-  for (uint32_t i = 0; i < launches.launches; ++i) {
-    const tf_launch* const l = &m->plan.launches[launches.first_launch + i];
+  for (uint32_t i = 0; i < m->ordered; ++i) {
+    const tf_launch* const l = &m->plan.launches[m->launch_of[i]];
     tvmflow_kernel* const k = &m->kernels[i];
     k->name = m->plan.strings + l->kernel;
     k->function = m->plan.strings + l->function;
@@ -26,7 +25,7 @@ tvmflow_status tf_do_profile(tvmflow_model* m, const tvmflow_kernel** kernels, u
     return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
                    "Profiling: kernels are not measured. Remedy: set TVMFLOW_PROFILE in the "
                    "options' flags.");
-  const uint32_t launches = tf_launches(m).launches;
+  const uint32_t launches = m->ordered;
   status = tf_enqueue(m, m->events);
   if (!status) status = tf_finish(m);
   if (!status) status = read_times(m);

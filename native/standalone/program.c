@@ -107,11 +107,25 @@ static tvmflow_status set_argument(tvmflow_model* m, uint32_t step, uint32_t ind
                         m->plan.strings + l->kernel);
 }
 
+// Returns whether the driver's binaries are stored.
+static bool keeps_programs(const tvmflow_model* m) {
+  return m->cache.folder && !(m->avoided & TF_AVOID_BINARIES);
+}
+
 tvmflow_status tf_kernel_create(tvmflow_model* m, uint32_t program, const char* name,
                                 cl_kernel* kernel) {
   const tf_opencl* const api = &m->device.api;
   tf_build* const b = &m->builds[program];
   cl_int code = CL_SUCCESS;
+  if (!b->program) {
+    // PoCL falls over its own files if a program is built while another's binary is stored.
+    tf_programs_stored(m);
+    const tvmflow_status damaged = tf_sources_unpack(m);
+    if (damaged) return damaged;
+    tf_build_spare(b);
+    if (b->code != CL_SUCCESS) return describe_failure(m, b, program);
+    m->stored &= b->cached || !keeps_programs(m);
+  }
   *kernel = api->clCreateKernel(b->program, name, &code);
   if (code != CL_SUCCESS && b->cached) {
     // A binary that the driver accepted may lack this kernel.
@@ -126,7 +140,7 @@ tvmflow_status tf_kernel_create(tvmflow_model* m, uint32_t program, const char* 
   return tf_fail_opencl(&m->message, code, "Creating kernel '%s'", name);
 }
 
-static tvmflow_status make_step(tvmflow_model* m, uint32_t index) {
+tvmflow_status tf_step_create(tvmflow_model* m, uint32_t index) {
   const tf_opencl* const api = &m->device.api;
   const tf_launch* const l = &m->plan.launches[index];
   const char* const name = m->plan.strings + l->kernel;
@@ -163,12 +177,12 @@ static tvmflow_status make_all(tvmflow_model* m) {
   if (status) return status;
   for (uint32_t i = 0; i < count; ++i)
     if (m->builds[i].code != CL_SUCCESS) return describe_failure(m, &m->builds[i], i);
-  for (uint32_t i = 0; i < tf_count(&m->plan, TF_LAUNCHES); ++i) {
-    status = make_step(m, i);
+  for (uint32_t i = 0; i < tf_shape_launches(&m->plan); ++i) {
+    status = tf_step_create(m, i);
     if (status) return status;
   }
   for (uint32_t i = 0; i < count; ++i) {
-    m->built += !m->builds[i].cached;
+    m->built += m->builds[i].program && !m->builds[i].cached;
     m->shipped += m->builds[i].cached && m->builds[i].shipped;
   }
   return TVMFLOW_OK;
@@ -180,9 +194,14 @@ tvmflow_status tf_programs_create(tvmflow_model* m) {
   m->steps = calloc(tf_count(&m->plan, TF_LAUNCHES) + 1u, sizeof(tf_step));
   if (!m->builds || !m->steps)
     return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for %u programs.", count);
+  for (uint32_t i = 0; i < count; ++i) m->builds[i].spare = true;
+  for (uint32_t i = 0; i < tf_shape_launches(&m->plan); ++i)
+    m->builds[m->plan.launches[i].program].spare = false;
+  for (uint32_t i = 0; i < tf_count(&m->plan, TF_PICTURES); ++i)
+    m->builds[m->plan.pictures[i].program].spare = false;
   const tvmflow_status status = make_all(m);
   if (status) return status;
-  m->stored = m->built == 0 || !m->cache.folder || m->avoided & TF_AVOID_BINARIES;
+  m->stored = m->built == 0 || !keeps_programs(m);
   return TVMFLOW_OK;
 }
 
@@ -190,8 +209,11 @@ static void* store_all(void* model) {
   tvmflow_model* const m = model;
   for (uint32_t i = 0; i < tf_count(&m->plan, TF_PROGRAMS); ++i) {
     size_t bytes;
-    uint8_t* const binary = tf_program_binary(&m->device, m->builds[i].program, &bytes);
-    if (binary) tf_cache_store(&m->stored_to, m->builds[i].key, binary, bytes);
+    tf_build* const b = &m->builds[i];
+    if (!b->program || b->cached || b->kept) continue;
+    uint8_t* const binary = tf_program_binary(&m->device, b->program, &bytes);
+    if (binary) tf_cache_store(&m->stored_to, b->key, binary, bytes);
+    b->kept = true;
     free(binary);
   }
   return NULL;
@@ -222,7 +244,7 @@ tvmflow_status tf_programs_bind(tvmflow_model* m, uint32_t allocation) {
     const tf_launch* const l = &m->plan.launches[i];
     for (uint32_t j = 0; j < l->arguments; ++j) {
       const tf_argument* const a = &m->plan.arguments[l->first_argument + j];
-      if (a->kind != TF_MEMORY || a->allocation != allocation) continue;
+      if (a->kind != TF_MEMORY || a->allocation != allocation || !m->steps[i].kernel) continue;
       const tvmflow_status status = set_argument(m, i, j);
       if (status) return status;
     }

@@ -15,13 +15,17 @@ struct tf_build {
   cl_int code;  // of the call that failed
   bool cached;
   bool shipped;  // the binary is from the file next to the library
+  bool spare;    // only alternatives use it: it is made when one is used
+  bool kept;     // the binary was stored in the cache
 };
 
-// build.c: loads all programs from the cache, several at a time, and makes their kernels.  Returns
-// false if some are missing.
+// build.c: loads all programs but spare ones from the cache, several at a time, and makes their
+// kernels.  Returns false if some are missing.
 bool tf_build_load(tvmflow_model* model);
 // Builds the missing ones from their sources.
 void tf_build_missing(tvmflow_model* model);
+// Loads or builds a spare program.
+void tf_build_spare(tf_build* build);
 // Builds a program from its source because its binary was of no use.
 void tf_build_again(tf_build* build);
 
@@ -35,6 +39,8 @@ void tf_programs_stored(tvmflow_model* model);
 // Unpacks the text of all programs, unless it is there.
 tvmflow_status tf_sources_unpack(tvmflow_model* model);
 void tf_sources_forget(tvmflow_model* model);
+// Makes the kernel of a launch and sets its arguments; a spare program is loaded or built first.
+tvmflow_status tf_step_create(tvmflow_model* model, uint32_t launch);
 // Makes a kernel of a program; the caller releases it.
 tvmflow_status tf_kernel_create(tvmflow_model* model, uint32_t program, const char* name,
                                 cl_kernel* kernel);

@@ -63,9 +63,7 @@ static tf_recording* record(const tvmflow_model* m) {
   if (m->flags & (TVMFLOW_NO_COMMAND_BUFFER | TVMFLOW_PROFILE)) return NULL;
   if (m->avoided & TF_AVOID_RECORDING) return NULL;
   if (tf_is_cpu(&m->device) && !TF_RECORD_ON_CPUS) return NULL;
-  const tf_shape launches = tf_launches(m);
-  return tf_recording_begin(&m->device, m->context, m->queue, m->steps + launches.first_launch,
-                            launches.launches, &code);
+  return tf_recording_begin(&m->device, m->context, m->queue, m->order, m->ordered, &code);
 }
 
 // Enqueues the recording.  Returns false if nothing was enqueued, because there is no recording or
@@ -96,9 +94,20 @@ static tvmflow_status drain(tvmflow_model* m) {
       m, tf_fail_opencl(&m->message, code, "Waiting for device '%s'", m->device.name));
 }
 
+tvmflow_status tf_run_launches(tvmflow_model* m, uint32_t first, uint32_t count) {
+  for (uint32_t i = first; i < first + count; ++i) {
+    const tf_step* const s = &m->steps[i];
+    const cl_int code = m->device.api.clEnqueueNDRangeKernel(
+        m->queue, s->kernel, s->dimensions, NULL, s->global, s->local, 0, NULL, NULL);
+    if (code != CL_SUCCESS)
+      return tf_device_failed(m, tf_fail_opencl(&m->message, code, "Running kernel '%s'",
+                                                m->plan.strings + m->plan.launches[i].kernel));
+  }
+  return drain(m);
+}
+
 tvmflow_status tf_enqueue(tvmflow_model* m, cl_event* events) {
   const tf_opencl* const api = &m->device.api;
-  const tf_shape launches = tf_launches(m);
   tvmflow_status ready = tf_check_inputs(m);
   // Kernels of an earlier run may still be running.
   if (!ready && m->half_done) ready = drain(m);
@@ -110,8 +119,8 @@ tvmflow_status tf_enqueue(tvmflow_model* m, cl_event* events) {
   m->half_done = true;
   if (events || !enqueue_recording(m, &code)) {
     code = CL_SUCCESS;
-    for (; code == CL_SUCCESS && i < launches.launches && !tf_is_stopped(&m->stop); ++i) {
-      const tf_step* const s = &m->steps[launches.first_launch + i];
+    for (; code == CL_SUCCESS && i < m->ordered && !tf_is_stopped(&m->stop); ++i) {
+      const tf_step* const s = &m->order[i];
       code = api->clEnqueueNDRangeKernel(m->queue, s->kernel, s->dimensions, NULL, s->global,
                                          s->local, 0, NULL, events ? &events[i] : NULL);
     }
@@ -119,9 +128,9 @@ tvmflow_status tf_enqueue(tvmflow_model* m, cl_event* events) {
   if (code == CL_SUCCESS) return TVMFLOW_OK;
   (void)api->clFinish(m->queue);
   atomic_store(&m->stop.running, false);
-  const tvmflow_status status = tf_fail_opencl(
-      &m->message, code, "Running kernel '%s'",
-      i ? m->plan.strings + m->plan.launches[launches.first_launch + i - 1].kernel : "(all)");
+  const tvmflow_status status =
+      tf_fail_opencl(&m->message, code, "Running kernel '%s'",
+                     i ? m->plan.strings + m->plan.launches[m->launch_of[i - 1]].kernel : "(all)");
   return tf_device_failed(m, status);
 }
 

@@ -1,133 +1,34 @@
-// The self-test: inputs generated from seeds, and the expected results.
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "../core/half.h"
+// The self-test that applications call.
+#include "companion.h"
 #include "entry.h"
 #include "model.h"
-#include "tensors.h"
+#include "trial.h"
 
-// Returns the i-th number of SplitMix64, which does not depend on those before it.
-static double uniform(uint64_t seed, uint64_t i) {
-  uint64_t z = seed + (i + 1) * 0x9E3779B97F4A7C15u;
-  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-  z ^= z >> 31;
-  return (double)(z >> 40) * 0x1p-24;
-}
-
-static void store(uint32_t dtype, uint8_t* at, double value) {
-  const float single = (float)value;
-  // All hosts are little-endian, so the first bytes are the number in fewer bits.
-  uint64_t bits = 0;
-  if (dtype == TVMFLOW_FLOAT64) {
-    memcpy(&bits, &value, sizeof(value));
-  } else if (dtype == TVMFLOW_FLOAT16) {
-    bits = ToHalf(single);
-  } else if (dtype == TVMFLOW_FLOAT32 || dtype == TVMFLOW_BFLOAT16) {
-    memcpy(&bits, &single, sizeof(single));
-    // The upper half of a float, rounded to nearest even.
-    if (dtype == TVMFLOW_BFLOAT16) bits = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-  } else {
-    bits = (uint64_t)(int64_t)floor(value);
-    if (dtype == TVMFLOW_BOOL) bits = bits != 0;
-  }
-  memcpy(at, &bits, tf_dtype_bytes(dtype));
-}
-
-static double load(uint32_t dtype, const uint8_t* at) {
-  uint64_t bits = 0;
-  double value;
-  float single;
-  memcpy(&bits, at, tf_dtype_bytes(dtype));
-  if (dtype == TVMFLOW_FLOAT16) return FromHalf((uint16_t)bits);
-  if (dtype == TVMFLOW_BFLOAT16) bits <<= 16;
-  memcpy(&value, &bits, sizeof(value));
-  memcpy(&single, &bits, sizeof(single));
-  if (dtype == TVMFLOW_FLOAT64) return value;
-  if (dtype < TVMFLOW_INT8) return single;
-  if (dtype >= TVMFLOW_UINT8) return (double)bits;
-  const uint32_t unused = 64 - 8 * tf_dtype_bytes(dtype);
-  return (double)((int64_t)(bits << unused) >> unused);
-}
-
-static tvmflow_status no_memory(tvmflow_model* m, uint64_t bytes) {
-  return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "Self-test: no memory for %llu bytes.",
-                 (unsigned long long)bytes);
-}
-
-static tvmflow_status set(tvmflow_model* m, uint32_t index) {
-  const tf_interface* const t = &tf_inputs(m)[index];
-  const uint32_t before = m->shape * tf_count_each(&m->plan, TF_TEST_INPUTS);
-  const tf_test_input* const test = &m->plan.test_inputs[before + index];
-  uint8_t* const data = malloc(t->bytes);
-  if (!data) return no_memory(m, t->bytes);
-  for (uint64_t i = 0; i < tf_elements(t); ++i)
-    store(t->dtype, data + i * tf_dtype_bytes(t->dtype),
-          test->low + (test->high - test->low) * uniform(test->seed, i));
-  const tvmflow_status status = tf_set_packed(m, index, data);
-  free(data);
-  return status;
-}
-
-static tvmflow_status compare(tvmflow_model* m, const tf_test_output* test, tvmflow_test* result) {
-  const tf_interface* const t = &m->plan.outputs[test->output];
-  const uint32_t index = test->output % tf_count_each(&m->plan, TF_OUTPUTS);
-  uint8_t* const data = malloc(t->bytes);
-  if (!data) return no_memory(m, t->bytes);
-  const tvmflow_status status = tf_do_get_output(m, index, (tvmflow_dtype)t->dtype, data, t->bytes);
-  for (uint32_t i = 0; !status && i < test->count; ++i) {
-    const double expected = m->plan.test_values[test->first_value + i];
-    // The element is undefined.
-    if (isnan(expected)) continue;
-    const double got = load(t->dtype, data + i * test->stride * tf_dtype_bytes(t->dtype));
-    // Infinities must be equal.
-    double error = got == expected ? 0 : fabs(got - expected);
-    if (isnan(error)) error = INFINITY;
-    const double tolerance = test->atol + test->rtol * fabs(expected);
-    const double used = error > 0 ? error / tolerance : 0;
-    if (error > result->largest_error) result->largest_error = error;
-    if (used > result->tolerance_used || isnan(used))
-      result->tolerance_used = isnan(used) ? INFINITY : used;
-    ++result->compared;
-  }
-  free(data);
-  return status;
-}
-
-// Tests the chosen shape.
-static tvmflow_status test_shape(tvmflow_model* m, tvmflow_test* result) {
-  tvmflow_status status = TVMFLOW_OK;
-  const uint32_t inputs = tf_count_each(&m->plan, TF_TEST_INPUTS);
-  for (uint32_t i = 0; !status && i < inputs; ++i) status = set(m, i);
-  if (!status) status = tf_do_run(m);
-  for (uint32_t i = 0; !status && i < tf_count(&m->plan, TF_TEST_OUTPUTS); ++i) {
-    const tf_test_output* const test = &m->plan.test_outputs[i];
-    if (test->output / tf_count_each(&m->plan, TF_OUTPUTS) == m->shape)
-      status = compare(m, test, result);
-  }
-  return status;
-}
-
-tvmflow_status tf_do_self_test(tvmflow_model* m, tvmflow_test* result) {
+tvmflow_status tf_do_self_test_with(tvmflow_model* m, const tvmflow_test_options* options,
+                                    tvmflow_test* result) {
   tvmflow_status status = tf_check_idle(m, "Self-test");
   if (status) return status;
   if (!tf_count(&m->plan, TF_TEST_OUTPUTS))
     return tf_fail(&m->message, TVMFLOW_ERROR_UNSUPPORTED,
                    "Self-test: the library carries none. Remedy: compile the network with one.");
-  tvmflow_test found = {0};
-  const uint32_t chosen = m->shape;
-  for (uint32_t i = 1; !status && i <= tf_count(&m->plan, TF_SHAPES); ++i) {
-    // The chosen shape comes last, so that it stays chosen.
-    status = tf_do_choose_shape(m, (chosen + i) % tf_count(&m->plan, TF_SHAPES));
-    if (!status) status = test_shape(m, &found);
-  }
-  if (status) return status;
-  if (result) *result = found;
-  if (found.tolerance_used <= 1) return TVMFLOW_OK;
-  return tf_fail(&m->message, TVMFLOW_ERROR_WRONG,
-                 "Self-test: of %llu results the worst uses %g of its tolerance; the largest "
-                 "error is %g. Remedy: update the device's driver, or use another device.",
-                 (unsigned long long)found.compared, found.tolerance_used, found.largest_error);
+  if (options && options->struct_size != sizeof(*options))
+    return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
+                   "Self-test: the options' struct_size is %zu, expected "
+                   "sizeof(tvmflow_test_options). Remedy: set it.",
+                   options->struct_size);
+  tf_trial trial = {0};
+  if (options) trial.options = *options;
+  tf_companion* const beside =
+      trial.options.flags & TVMFLOW_TEST_BESIDE ? tf_companion_begin(m, true) : NULL;
+  if (trial.options.flags & TVMFLOW_TEST_BESIDE && !beside)
+    return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY,
+                   "Self-test: no memory for a second instance of the network.");
+  status = tf_try(m, &trial);
+  tf_companion_end(beside);
+  if (result) *result = trial.result;
+  return status;
+}
+
+tvmflow_status tf_do_self_test(tvmflow_model* m, tvmflow_test* result) {
+  return tf_do_self_test_with(m, NULL, result);
 }

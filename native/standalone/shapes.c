@@ -1,6 +1,7 @@
 // The choice among several shapes, which applies to the calls that follow.
 #include <string.h>
 
+#include "alternatives.h"
 #include "entry.h"
 #include "model.h"
 #include "tensors.h"
@@ -24,7 +25,7 @@ tvmflow_status tf_do_choose_shape(tvmflow_model* m, uint32_t index) {
   m->shape = index;
   m->ran = false;
   memset(m->given, 0, tf_count_each(&m->plan, TF_INPUTS));
-  m->recording_is_old = true;
+  tf_order(m);
   return TVMFLOW_OK;
 }
 

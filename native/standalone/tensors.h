@@ -7,6 +7,8 @@
 // memory.c: allocates the tensors and uploads the weights.
 tvmflow_status tf_memory_create(tvmflow_model* model);
 void tf_memory_destroy(tvmflow_model* model);
+// Allocates memory that only an alternative uses.
+tvmflow_status tf_memory_spare(tvmflow_model* model, uint32_t allocation);
 
 // Retain and release memory of the application that is used for an allocation; the network's own
 // memory stays as it is.

@@ -343,7 +343,6 @@ static void put_request(agent_writer* w, uint16_t kind) {
       agent_put_u32(w, below(3));
       break;
     case AGENT_CLOSE:
-    case AGENT_SELF_TEST:
     case AGENT_DESCRIBE:
     case AGENT_BINARIES:
       agent_put_u32(w, any(&models));
@@ -353,6 +352,10 @@ static void put_request(agent_writer* w, uint16_t kind) {
       break;
     case AGENT_TIME:
       put_time(w);
+      break;
+    case AGENT_SELF_TEST:
+      agent_put_u32(w, any(&models));
+      put_numbers(w, 4, (uint32_t[]){below(3), below(3), below(3), below(2)});
       break;
     case AGENT_PROFILE:
       agent_put_u32(w, any(&models));

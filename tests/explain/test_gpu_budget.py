@@ -57,9 +57,14 @@ def worse_machine_code(gpu_name: str) -> list[Change]:
 
 # The networks as they are ------------------------------------------------------------------
 
+#: Networks that take long to schedule.
+LONG = ("resnet50", "mobilevit")
 
-@pytest.mark.quick
-@pytest.mark.parametrize("network", NETWORKS)
+
+@pytest.mark.parametrize(
+    "network",
+    [n if n in LONG else pytest.param(n, marks=pytest.mark.quick) for n in NETWORKS],
+)
 def test_schedules_for_adreno(network):
     worse = worse_launches(network, "adreno", kernels(network, "adreno")[2])
     assert not worse, advice(worse)

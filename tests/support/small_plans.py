@@ -38,6 +38,7 @@ class Plan:
     content: bytearray = field(default_factory=bytearray)
     sources: bytearray = field(default_factory=bytearray)
     values: list[float] = field(default_factory=list)
+    tensor_values: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.program(self.source, self.options)
@@ -181,6 +182,24 @@ class Plan:
                 atol=atol,
             )
 
+    def tensor(
+        self, launch: int, allocation: int, values: np.ndarray, stride: int = 1, **changes: Any
+    ) -> int:
+        """Add a tensor that is compared after a launch."""
+        first = sum(row["count"] for row in self.rows[Section.TEST_TENSORS])
+        chosen = values.ravel()[::stride].astype("<f4")
+        self.tensor_values += chosen.tolist()
+        row = {"launch": launch, "allocation": allocation, "first_value": first}
+        row |= {"count": len(chosen), "stride": stride, "rtol": 1e-5, "atol": 1e-6}
+        row["nodes"] = self.strings(changes.pop("nodes", ""))
+        return self._add(Section.TEST_TENSORS, **row | changes)
+
+    def alternative(self, first: int, count: int, other: int) -> int:
+        """Let the last launches, from ``other`` on, be an alternative of ``count`` others."""
+        last = len(self.rows[Section.LAUNCHES])
+        row = {"first": first, "count": count, "other_first": other, "other_count": last - other}
+        return self._add(Section.ALTERNATIVES, **row)
+
     def weights(self) -> bytes:
         """Return the weights with their header."""
         content = bytes(self.content)
@@ -197,7 +216,8 @@ class Plan:
         extensions = [self.strings(name) for name in self.rows[Section.EXTENSIONS]]
         sections[Section.EXTENSIONS] = np.array(extensions, "<u4")
         if not self.rows[Section.SHAPES]:
-            one = {"launches": len(self.rows[Section.LAUNCHES])}
+            others = sum(row["other_count"] for row in self.rows[Section.ALTERNATIVES])
+            one = {"launches": len(self.rows[Section.LAUNCHES]) - others}
             sections[Section.SHAPES] = records(Section.SHAPES, [one])
         sections[Section.STRINGS] = self.strings.content
         triple = (host or Host.native()).triple
@@ -208,6 +228,7 @@ class Plan:
         }  # fmt: skip
         sections[Section.METADATA] = json.dumps(metadata).encode() + b"\0"
         sections[Section.TEST_VALUES] = np.array(self.values, "<f8")
+        sections[Section.TENSOR_VALUES] = np.array(self.tensor_values, "<f4")
         has_weights = bool(self.rows[Section.WEIGHTS])
         return encode_plan(
             sections,

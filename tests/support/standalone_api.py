@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 
 from tvmflow.module.standalone import binding
-from tvmflow.module.standalone.binding import MeasuredKernel, Options, Test, opencl_libraries
+from tvmflow.module.standalone.binding import (
+    MeasuredKernel,
+    Options,
+    Test,
+    TestOptions,
+    opencl_libraries,
+)
 from tvmflow.module.standalone.format import DTYPES
 
 NAMES = {code: name for name, code in DTYPES.items()}
@@ -54,7 +60,7 @@ class Model:
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.library = ctypes.CDLL(str(path))
-        for name in ("message", "describe"):
+        for name in ("message", "describe", "test_report"):
             getattr(self.library, f"tvmflow_{name}").restype = ctypes.c_char_p
         refused = None
         for library in _libraries(options):
@@ -132,6 +138,16 @@ class Model:
         result = Test()
         self.call("self_test", ctypes.byref(result))
         return result
+
+    def self_test_with(self, **options: Any) -> dict[str, Any]:
+        """Run the self-test with options; return its report."""
+        options.setdefault("struct_size", ctypes.sizeof(TestOptions))
+        self.call("self_test_with", ctypes.byref(TestOptions(**options)), None)
+        return self.report()
+
+    def report(self) -> dict[str, Any]:
+        """Return what the last self-test found."""
+        return json.loads(self.library.tvmflow_test_report(self.handle))
 
     def describe(self) -> dict[str, Any]:
         """Return the library's description of itself."""

@@ -18,9 +18,9 @@ FILE = Path(__file__).parents[1] / "durations.json"
 #: Common folder of all tests in pytest's names.
 ROOT = PurePosixPath("tests")
 #: Largest duration of a quick test in seconds.
-QUICK = 0.2
+QUICK = 0.15
 #: Largest duration of a test's quickest case that still counts as quick: each test has one.
-ONE_CASE = 0.8
+ONE_CASE = 0.5
 #: Total seconds of the other cases of a test, if there are several.
 BUDGET = 1.0
 #: Duration above which tests take turns: a commit runs one in `TURNS` of them.

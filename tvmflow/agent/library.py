@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import AgentError
+from ..errors import AgentError, VerificationError
 from ..ir.tensors import dtype_from_name
+from ..module.standalone.binding import TEST_FIELDS, TestOptions
 from ..module.standalone.format import DTYPES
-from ..module.standalone.loaded import SelfTest
+from ..module.standalone.tested import SelfTest
 from ..runtime.json_types import JsonObject
 from .connection import Connection
 from .frames import Code, FieldReader, Fields, Kind
@@ -121,11 +122,27 @@ class RemoteLibrary:
             self._connection.request(Kind.PROFILE, request, OPEN_S, add)
         return found
 
-    def self_test(self) -> SelfTest:
-        """Run the library's test inputs; raise `AgentError` if a result is wrong."""
+    def self_test(
+        self, runs: int = 0, pause_ms: int = 0, budget_ms: int = 0, beside: bool = False
+    ) -> SelfTest:
+        """Run the library's test inputs as `StandaloneModule.self_test` does.
+
+        Raises `VerificationError` if a result is wrong, and `AgentError` if the device fails.
+        """
+        options = TestOptions.of(runs, pause_ms, budget_ms, beside)
+        request = Fields().u32(self._handle, *(getattr(options, n) for n in TEST_FIELDS))
         with naming(self.path, self._device):
-            answer = self._connection.request(Kind.SELF_TEST, Fields().u32(self._handle), OPEN_S)
-        return SelfTest(answer.f64(), answer.f64(), answer.u64())
+            answer = self._connection.request(Kind.SELF_TEST, request, OPEN_S + pause_ms / 1e3)
+        message, report = answer.text(), json.loads(answer.text())
+        found = SelfTest(answer.f64(), answer.f64(), answer.u64(), report)
+        if message:
+            what, _, remedy = message.partition(" Remedy: ")
+            raise VerificationError(
+                f"Checking {self.path} on {self._device} failed: {what}",
+                remedy=remedy,
+                details="\n".join(found.findings()) or None,
+            )
+        return found
 
     def describe(self) -> JsonObject:
         """Return the library's report of device, memory and programs."""

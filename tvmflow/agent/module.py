@@ -22,8 +22,9 @@ from ..module.samples import random_inputs
 from ..module.setting import Setting
 from ..module.standalone import binding
 from ..module.standalone.format import Section
-from ..module.standalone.loaded import SelfTest, StandaloneModule, tensor_interfaces
+from ..module.standalone.loaded import StandaloneModule, tensor_interfaces
 from ..module.standalone.read import EncodedPlan
+from ..module.standalone.tested import SelfTest
 from ..module.values import Outputs, as_array, put
 from ..runtime.json_types import JsonObject
 from ..runtime.timing import Spread
@@ -147,10 +148,13 @@ class AgentModule(StandaloneModule):
             self._running.library.close()
         super().close()
 
-    def self_test(self) -> SelfTest:
-        """Run the library's test inputs there; raise `AgentError` if a result is wrong."""
+    def self_test(
+        self, runs: int = 0, pause_ms: int = 0, budget_ms: int = 0, beside: bool = False
+    ) -> SelfTest:
+        """Run the library's test inputs there; raises as `LoadedLibrary.self_test`."""
         with self._lock:
-            return self._remote_running().library.self_test()
+            library = self._remote_running().library
+            return library.self_test(runs, pause_ms, budget_ms, beside)
 
     def describe(self) -> JsonObject:
         """Return the library's report of device, memory and programs."""

@@ -25,6 +25,7 @@ from typer.models import ParameterInfo
 from ..compiler.options import CompileOptions
 from ..devices.choices import (
     ACCUMULATIONS,
+    ALTERNATIVES,
     BACKENDS,
     CALIBRATIONS,
     EMBED_LIMIT_BYTES,
@@ -288,6 +289,12 @@ SHARED: dict[str, Any] = {
         words(*FALLBACKS),
         "Also add kernels for the host's processors to a standalone library for opencl, for "
         "machines without a working OpenCL.",
+    ],
+    "alternatives": Annotated[
+        str,
+        words(*ALTERNATIVES),
+        "Also add plain kernels to a standalone library for opencl, which replace those that the "
+        "self-test finds wrong.",
     ],
     "cpu": Annotated[
         str | None,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import VerificationError
 from .options import load_operators
-from .output import note_file, print_json, print_table
+from .output import note_file, out_console, print_json, print_table
 from .session import command
 from .text import shape_text
 
@@ -150,15 +151,22 @@ def verify_module(
     device_index: int = 0,
     backend: str = "auto",
     check_weights: bool = True,
+    runs: Annotated[
+        int,
+        "N",
+        "Further runs of the self-test of a standalone library, whose outputs must be equal.",
+    ] = 0,
     on: str | None = None,
     secret_file: Path | None = None,
 ) -> None:
     """Compare a compiled network with ONNX Runtime on the CPU.
 
-    A network with custom operators is compared with ONNX's reference evaluator.
+    A network with custom operators is compared with ONNX's reference evaluator.  A standalone
+    library also runs its self-test, which names the functions that the device computes wrongly.
 
     Exits with status 1 when an output differs by more than the tolerance of its dtype.
     """
+    from ..module.standalone.loaded import StandaloneModule
     from ..verify.compare import verify
     from .arrays import choose_inputs
     from .places import Place, loaded
@@ -169,10 +177,17 @@ def verify_module(
     with loaded(module, place, device_index, check_weights, backend) as network:
         one = chosen(network, of_shape, of_extents) or network
         report = verify(model, one, choose_inputs(inputs, random_seed, one))
+        tested, failure = None, None
+        if isinstance(network, StandaloneModule) and network.has_self_test:
+            try:
+                tested = network.self_test(runs)
+            except VerificationError as error:
+                failure = error
     outputs = [{**vars(output), "passed": output.passed} for output in report.outputs]
     fields = ("passed", "reference", "not_finite", "lost", "undecided")
     about = {key: getattr(report, key) for key in fields}
-    if not print_json({**about, "outputs": outputs}):
+    self_test = {} if tested is None else {"self_test": tested.report}
+    if not print_json({**about, "outputs": outputs, **self_test}):
         rows = [
             (
                 output.name,
@@ -187,4 +202,9 @@ def verify_module(
         ]
         columns = ["output", ">max abs error", ">max rel error", ">rel tol", ">abs tol", ">used"]
         print_table(f"Compared with {report.reference}", [*columns, ""], rows)
+        if tested is not None:
+            for sentence in (tested.summary(), *tested.findings()):
+                out_console().print(sentence, markup=False)
     report.raise_if_failed()
+    if failure is not None:
+        raise failure

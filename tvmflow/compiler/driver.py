@@ -107,8 +107,9 @@ def export(job: Compilation) -> None:
 def for_processor(job: Compilation) -> Compilation:
     """Return the compilation of the same network for the host's processors."""
     options = replace(
-        job.options, target="llvm", device="auto", fallback=None, storage="auto", dtype="fp32",
-        accumulate="auto", storage_overrides={}, algorithms={}, knobs={}, journals=(),
+        job.options, target="llvm", device="auto", fallback=None, alternatives="none",
+        storage="auto", dtype="fp32", accumulate="auto", storage_overrides={}, algorithms={},
+        knobs={}, journals=(),
         # Applications pass and get the same data with both, but there are no textures here.
         keep_layout=dict.fromkeys(job.options.keep_layout, "nchw4c"),
     )  # fmt: skip

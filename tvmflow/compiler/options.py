@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
 from ..devices import target as targets
 from ..devices.choices import (
     ALGORITHMS,
+    ALTERNATIVES,
     CALIBRATIONS,
     EMBED_LIMIT_BYTES,
     FALLBACKS,
     FORMATS,
     KEPT_FORMS,
+    SAFE,
     STANDALONE,
     TVM,
     WEIGHTS,
@@ -309,6 +311,10 @@ class CompileOptions:
     fallback
         ``cpu``: a standalone library for ``opencl`` has kernels for the host's processors, too, and
         uses them if there is no working OpenCL.
+    alternatives
+        ``safe``: a standalone library for ``opencl`` has plain kernels for all functions, too, and
+        expected values of the tensors between them.  Its self-test finds the functions that a
+        driver computes wrongly, and uses the plain kernels for them.
     cpu
         Minimum processor for kernels for ``llvm`` or the fallback: a level of the host's
         architecture, from `tvmflow.devices.target.LEVELS`.  The default is this machine's, and
@@ -346,6 +352,7 @@ class CompileOptions:
     cuda_graph: bool = False
     format: str = TVM
     fallback: str | None = None
+    alternatives: str = "none"
     cpu: str | None = None
     weights: str | None = None
     embed_limit_bytes: int = EMBED_LIMIT_BYTES
@@ -446,6 +453,13 @@ class CompileOptions:
                     f"{self.format}; a standalone library for opencl can have one.",
                     remedy="Use `target=opencl` with `format=standalone`, or leave `fallback` out.",
                 )
+        check_choice("alternatives", self.alternatives, ALTERNATIVES)
+        if self.alternatives == SAFE and (self.format != STANDALONE or spec.kind != "opencl"):
+            raise TargetError(
+                f"Alternatives were asked for the target {spec.kind} in the format {self.format}; "
+                "a standalone library for opencl can have them.",
+                remedy="Use `target=opencl` with `format=standalone`, or leave `alternatives` out.",
+            )
         on_cpu = self.format == STANDALONE and (spec.kind == "llvm" or self.fallback is not None)
         if on_cpu and spec.host is not None and Host.parse(spec.host).is_32_bit:
             raise TargetError(
@@ -519,6 +533,7 @@ class CompileKeywords(TypedDict, total=False):
     cuda_graph: bool
     format: str
     fallback: str | None
+    alternatives: str
     cpu: str | None
     weights: str | None
     embed_limit_bytes: int

@@ -25,6 +25,9 @@ TVM, STANDALONE = "tvm", "standalone"
 FORMATS = (TVM, STANDALONE)
 #: Fallback kernels that a standalone library for OpenCL can carry.
 FALLBACKS = ("cpu",)
+#: Further kernels of a standalone library for OpenCL, for those that a driver computes wrongly.
+SAFE = "safe"
+ALTERNATIVES = ("none", SAFE)
 #: Types in which a standalone library can store its weights.
 WEIGHTS = ("fp16", "int8")
 #: Backends of a standalone library, in the order of `tvmflow_backend`.

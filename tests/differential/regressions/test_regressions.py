@@ -13,7 +13,7 @@ from support.drivers import processor_drivers
 pytestmark = [pytest.mark.opencl, pytest.mark.onnxruntime]
 
 #: Columns of every run of the tests; the others are slow.
-USUAL = ("llvm", "auto", "adreno texture fp16")
+USUAL = ("llvm", "adreno texture fp16")
 #: Networks that are compiled as one.
 BATCH = 10
 

@@ -430,9 +430,11 @@ public final class ModelTest {
         check(call("Tensor", tensor, handle, false, 9, new long[14]) == null, "no such input");
         check(call("Tensor", tensor, handle, false, 0, null) == null, "no numbers");
         check(call("Tensor", tensor, handle, false, 0, new long[3]) == null, "few numbers");
-        Class<?>[] test = {long.class, double[].class};
-        check(call("SelfTest", test, handle, null).equals(1), "no array");
-        check(call("SelfTest", test, handle, new double[2]).equals(1), "short array");
+        Class<?>[] test = {
+            long.class, int.class, int.class, int.class, int.class, double[].class
+        };
+        check(call("SelfTest", test, handle, 0, 0, 0, 0, null).equals(1), "no array");
+        check(call("SelfTest", test, handle, 0, 0, 0, 0, new double[2]).equals(1), "short array");
         long[] few = {6, 1};
         Class<?>[] planes = {
             long.class, int.class, long[].class, ByteBuffer.class, ByteBuffer.class,
@@ -482,6 +484,8 @@ public final class ModelTest {
             check(kernels.get(1).endNanos - kernels.get(1).startNanos == 1500, "its time");
             check(model.selfTest().passed, model.selfTest().toString());
             check(model.selfTest().compared == 6, model.selfTest().toString());
+            check(model.selfTest(3, 1, 9, true).report.contains("functions"), "a report");
+            expect(IllegalArgumentException.class, "runs -1", () -> model.selfTest(-1, 0, 0, false));
         }
         try (Model model = Model.open(path)) {
             expect(ModelException.class, "Profiling failed", model::profile);

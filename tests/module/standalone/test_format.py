@@ -38,6 +38,8 @@ STRUCTURES = {
     "tf_shape": RECORDS[Section.SHAPES],
     "tf_derived": RECORDS[Section.DERIVED],
     "tf_transformed": RECORDS[Section.TRANSFORMED],
+    "tf_test_tensor": RECORDS[Section.TEST_TENSORS],
+    "tf_alternative": RECORDS[Section.ALTERNATIVES],
 }
 
 

@@ -45,6 +45,9 @@ def rich_plan() -> Plan:
     plan.rows[Section.WEIGHTS].append(plan.rows[Section.WEIGHTS][0] | shared)
     plan.rows[Section.DERIVED].append({**row, "weight": 1, "from_bytes": 4 * 4 * 9})
     plan.rows[Section.TRANSFORMED].append({"derived": 1, "side": 2, "rows": np.ones(18)})
+    plan.tensor(0, 2, np.arange(SIZE), stride=2)
+    plan.tensor(1, image, np.arange(24), size=(3, 2))
+    plan.alternative(1, 1, plan.launch("other", [image], (6, 4, 2), (3, 2, 1), program=other))
     return plan
 
 
@@ -116,7 +119,7 @@ WRONG = [
     (Section.LAUNCHES, 0, {"program": 2}),
     (Section.LAUNCHES, 0, {"kernel": 2**32 - 1}),
     (Section.LAUNCHES, 0, {"first_argument": 2**32 - 1}),
-    (Section.LAUNCHES, 0, {"arguments": 6}),
+    (Section.LAUNCHES, 0, {"arguments": 7}),
     (Section.LAUNCHES, 0, {"dimensions": 0}),
     (Section.LAUNCHES, 0, {"dimensions": 4}),
     (Section.LAUNCHES, 0, {"global": (65, 1, 1)}),
@@ -201,6 +204,28 @@ WRONG = [
     (Section.PICTURES, 0, {"channels": 2}),
     (Section.PICTURES, 0, {"swapped": 2}),
     (Section.PICTURES, 0, {"video": 2}),
+    (Section.TEST_TENSORS, 1, {"launch": 2}),
+    (Section.TEST_TENSORS, 0, {"allocation": 77}),
+    (Section.TEST_TENSORS, 0, {"half": 2}),
+    (Section.TEST_TENSORS, 1, {"half": 1}),
+    (Section.TEST_TENSORS, 0, {"first_value": 2**31}),
+    (Section.TEST_TENSORS, 1, {"first_value": SIZE}),
+    (Section.TEST_TENSORS, 0, {"count": 0}),
+    (Section.TEST_TENSORS, 0, {"stride": 0}),
+    (Section.TEST_TENSORS, 0, {"stride": 3}),
+    (Section.TEST_TENSORS, 0, {"stride": 2**31}),
+    (Section.TEST_TENSORS, 0, {"nodes": 2**31}),
+    (Section.TEST_TENSORS, 0, {"rtol": np.nan}),
+    (Section.TEST_TENSORS, 0, {"atol": -1.0}),
+    (Section.TEST_TENSORS, 1, {"size": (0, 2)}),
+    (Section.TEST_TENSORS, 1, {"size": (4, 2)}),
+    (Section.TEST_TENSORS, 1, {"size": (2, 2)}),
+    (Section.ALTERNATIVES, 0, {"first": 2}),
+    (Section.ALTERNATIVES, 0, {"first": 2**32 - 1}),
+    (Section.ALTERNATIVES, 0, {"count": 2}),
+    (Section.ALTERNATIVES, 0, {"other_first": 1}),
+    (Section.ALTERNATIVES, 0, {"other_count": 0}),
+    (Section.ALTERNATIVES, 0, {"other_count": 2}),
     (Section.BOXES, 0, {"output": 0}),
     (Section.BOXES, 0, {"output": 2}),
     (Section.BOXES, 0, {"picture": 1}),
@@ -233,7 +258,7 @@ def open_plan(tmp_path_factory):
 def test_a_plan_with_records_of_all_kinds_is_right(open_plan):
     plan = rich_plan()
     # The records of these sections follow from others.
-    made = (Section.TEST_VALUES, Section.DIGESTS)
+    made = (Section.TEST_VALUES, Section.TENSOR_VALUES, Section.DIGESTS)
     assert all(plan.rows[section] for section in RECORDS if section not in made)
     assert open_plan(plan.encode()) == (api.OK, "")
     # A text that DEFLATE compresses this well is not damage.
@@ -247,7 +272,7 @@ def test_what_is_wrong_in_a_record_is_named(open_plan, section, index, fields):
     assert status == api.DAMAGED
     tests = (Section.TEST_INPUTS, Section.TEST_OUTPUTS)
     named = "self-test" if section in tests else "record of section TF_"
-    named = "its shapes" if section == Section.SHAPES else named
+    named = "its shapes" if section in (Section.SHAPES, Section.ALTERNATIVES) else named
     assert named in message
 
 

@@ -93,7 +93,8 @@ def test_the_device_may_fail(link, driver):
 
 def test_binaries_are_there_when_the_model_ends(link, tmp_path):
     plan, _ = add_plan()
-    plan.program("__kernel void other(__global float* x) { x[0] = 1; }")
+    other = plan.program("__kernel void other(__global float* x) { x[0] = 1; }")
+    plan.launch("other", [2], (1,), program=other)
     assert len(plan.rows[Section.PROGRAMS]) == 2
     path, folder = link(plan), tmp_path / "cache"
     for built in (2, 0):

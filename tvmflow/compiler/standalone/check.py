@@ -36,6 +36,31 @@ def check_plan(plan: Plan) -> None:
         first += count
 
 
+def check_alternatives(plan: Plan) -> None:
+    """Check that the launches of alternatives fit their kernels, and write what the others write.
+
+    Raises `CompileError`.
+    """
+    sources = {name: text for each in plan.alternative_sources for name, text in each.items()}
+    signatures = {name: parameters_of(source, name) for name, source in sources.items()}
+    known = {operand.tensor.allocation for operand in _operands(plan.launches)}
+    for alternative in plan.alternatives:
+        call = plan.calls[alternative.call]
+        usual = plan.launches[call.first : call.first + call.count]
+        results = {o.tensor.allocation for o in _operands(usual) if o.written}
+        for launch in alternative.launches:
+            where = f"an alternative's launch, {launch.kernel}"
+            _check_arguments(plan, launch, signatures[launch.kernel], where)
+            _check_no_overlap(_operands([launch]), where)
+        written = {o.tensor.allocation for o in _operands(alternative.launches) if o.written}
+        if written & known - results:
+            raise _wrong(f"the alternative of {call.function} writes other tensors")
+
+
+def _operands(launches: Iterable[Launch]) -> list[Operand]:
+    return [a for launch in launches for a in launch.arguments if isinstance(a, Operand)]
+
+
 def _check_shape(
     plan: Plan,
     signatures: dict[str, list[str]],
@@ -48,7 +73,7 @@ def _check_shape(
     constant = set(content)
     for number, launch in enumerate(launches):
         where = f"launch {number}, {launch.kernel}"
-        operands = [a for a in launch.arguments if isinstance(a, Operand)]
+        operands = _operands([launch])
         if not plan.code:
             _check_arguments(plan, launch, signatures[launch.kernel], where)
         for operand in operands:

@@ -4,6 +4,8 @@ Each step is one function of one file::
 
     build_plan       launches and memory, checked              .build_plan
     make_self_test   seeded inputs and the results for them    .self_test
+    add_inner_tensors, add_alternatives
+                     what finds wrong kernels, and plain ones  .inner_tensors, .alternatives
     plan_metadata    facts of the network for tools            .metadata
     derive_weights   arrays that weights are derived from      .derive_weights
     write_weights    a file of these arrays                    module.standalone.weights_file
@@ -16,16 +18,18 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from ...devices.choices import SAFE
 from ...devices.host import Host
 from ...module.standalone.encode import encode
 from ...module.standalone.link import Functions, link_library
 from ...module.standalone.plan import Plan
 from ...module.standalone.weights_file import write_weights
 from ..compilation import Compilation
+from .alternatives import add_alternatives
 from .build_plan import build_plan
 from .derive_weights import derive_weights
 from .metadata import plan_metadata
-from .self_test import Compiler, make_self_test
+from .self_test import Compiler, add_inner_tensors, make_self_test
 
 
 def make_plan(job: Compilation, compiler: Compiler) -> Plan:
@@ -34,7 +38,11 @@ def make_plan(job: Compilation, compiler: Compiler) -> Plan:
     ``compiler`` compiles a reference for the self-test.
     """
     plan = build_plan(job)
-    plan.metadata = plan_metadata(job, plan, make_self_test(job, plan, compiler))
+    reference = make_self_test(job, plan, compiler)
+    if job.options.alternatives == SAFE and not plan.code:
+        add_inner_tensors(job, plan)
+        add_alternatives(job, plan)
+    plan.metadata = plan_metadata(job, plan, reference)
     return plan
 
 

@@ -14,7 +14,7 @@ any input and output.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd, prod
 from typing import Any
@@ -29,7 +29,16 @@ from ...ir.rewriter import op_name, shape_of
 from ...ir.signatures import bindings_of
 from ...ir.tensors import TensorInfo
 from ...module.standalone.format import MAX_DIMENSIONS
-from ...module.standalone.plan import COPY, Allocation, Interface, Launch, Operand, Plan, PlanTensor
+from ...module.standalone.plan import (
+    COPY,
+    Allocation,
+    Call,
+    Interface,
+    Launch,
+    Operand,
+    Plan,
+    PlanTensor,
+)
 
 _ALLOC_TENSOR = "vm.builtin.alloc_tensor"
 
@@ -160,16 +169,14 @@ class PlanExtractor:
                 raise refuse(
                     name, f"{operand.name} is in {operand.scope}, and it takes {_scope(param)}"
                 )
-        for kernel in self.calls[name]:
-            arguments = tuple(
-                argument
-                if isinstance(argument, bytes)
-                else Operand(operands[argument.source], argument.read, argument.written)
-                for argument in kernel.arguments
-            )
-            self.plan.launches.append(
-                Launch(kernel.kernel, name, arguments, kernel.global_size, kernel.local_size)
-            )
+        self._append(name, launches_of(name, self.calls[name], operands), operands)
+
+    def _append(
+        self, name: str, launches: Sequence[Launch], operands: Iterable[PlanTensor]
+    ) -> None:
+        first = len(self.plan.launches)
+        self.plan.calls.append(Call(name, first, len(launches), tuple(operands)))
+        self.plan.launches += launches
 
     # -- results -----------------------------------------------------------------------------------
 
@@ -185,10 +192,27 @@ class PlanExtractor:
                     launch = replace(launch, kernel=COPY, global_size=(1,), local_size=(1,))
                 else:
                     self.plan.sources[launch.kernel] = source
-                self.plan.launches.append(launch)
+                self._append(COPY, [launch], (tensor, target))
                 tensor = target
             taken.add(tensor.allocation)
             self.plan.outputs.append(Interface(info, tensor))
+
+
+def launches_of(
+    function: str, kernels: Iterable[KernelCall], operands: Sequence[PlanTensor]
+) -> list[Launch]:
+    """Return the launches of a function's kernels with these tensors as its parameters."""
+    launches = []
+    for kernel in kernels:
+        arguments = tuple(
+            argument
+            if isinstance(argument, bytes)
+            else Operand(operands[argument.source], argument.read, argument.written)
+            for argument in kernel.arguments
+        )
+        sizes = kernel.global_size, kernel.local_size
+        launches.append(Launch(kernel.kernel, function, arguments, *sizes))
+    return launches
 
 
 def _scope(param: tirx.Var) -> str | None:

@@ -40,6 +40,7 @@ from ...verify.tolerance import Tolerance, table_for, tolerance_for
 from ..compilation import Compilation
 from ..metadata import common_metadata
 from ..options import CompileOptions
+from .inner_tensors import expected_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +86,33 @@ def make_self_test(job: Compilation, plan: Plan, compiler: Compiler) -> str:
         return ""
     plan.test_inputs, plan.test_outputs = inputs, outputs
     return source
+
+
+def add_inner_tensors(job: Compilation, plan: Plan) -> None:
+    """Add the tensors between functions to the self-test of a plan, unless it has none."""
+    if not plan.test_outputs:
+        return
+    jobs = job.variants or [job]
+    count = len(plan.test_inputs) // len(jobs)
+    arrays = []
+    for number, each in enumerate(jobs):
+        tests = plan.test_inputs[number * count : (number + 1) * count]
+        pairs = zip(each.model.inputs, tests, strict=True)
+        arrays.append({info.name: values_of(test, info) for info, test in pairs})
+    tensors, outputs = expected_tensors(job, plan, arrays, table_for(common_metadata(job)))
+    for test in plan.test_outputs:
+        shape, _ = divmod(test.output, len(plan.outputs) // len(jobs))
+        got = outputs[shape][plan.outputs[test.output].info.name].ravel()[:: test.stride]
+        known = ~np.isnan(test.values)
+        error = np.abs(got - test.values)[known]
+        if not (error <= test.atol + test.rtol * np.abs(test.values[known])).all():
+            logger.warning(
+                "The library's self-test compares only outputs: unscheduled loops give other "
+                "results than the reference for %s.",
+                plan.outputs[test.output].info.name,
+            )
+            return
+    plan.test_tensors = tensors
 
 
 def _references(

@@ -103,6 +103,11 @@ def _append_shape(
     def interface(old: Interface) -> Interface:
         return replace(old, tensor=tensor(old.tensor))
 
+    before = len(merged.launches)
+    merged.calls += [
+        replace(call, first=before + call.first, operands=tuple(map(tensor, call.operands)))
+        for call in plan.calls
+    ]
     merged.shapes.append(len(plan.launches))
     merged.launches += map(launch, plan.launches)
     merged.inputs += map(interface, plan.inputs)

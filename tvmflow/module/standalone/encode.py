@@ -26,7 +26,7 @@ from .format import (
     records,
 )
 from .minify import minify
-from .plan import Interface, Plan
+from .plan import Interface, Launch, Plan
 from .weights_file import WrittenWeights
 
 _STORED = ("int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "float32")
@@ -74,25 +74,17 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
             row |= {"from_bytes": derived.stored.nbytes, "steps": steps}
             rows[Section.DERIVED].append(row | {"form": derived.form, "axes": derived.axes})
     for launch in plan.launches:
-        rows[Section.LAUNCHES].append(
-            {
-                "program": program_of[launch.kernel],
-                "kernel": strings(launch.kernel),
-                "function": strings(launch.function),
-                "first_argument": len(rows[Section.ARGUMENTS]),
-                "arguments": len(launch.arguments),
-                "dimensions": len(launch.global_size),
-                "global": (*launch.global_size, 1, 1)[:3],
-                "local": (*launch.local_size, 1, 1)[:3],
-            }
-        )
-        for argument in launch.arguments:
-            if isinstance(argument, bytes):
-                value = np.frombuffer(argument.ljust(8, b"\0"), np.uint8)
-                row = {"kind": ArgumentKind.VALUE, "bytes": len(argument), "value": value}
-            else:
-                row = {"kind": ArgumentKind.MEMORY, "allocation": argument.tensor.allocation}
-            rows[Section.ARGUMENTS].append(row)
+        _add_launch(launch, program_of, strings, rows)
+    for alternative in plan.alternatives:
+        call = plan.calls[alternative.call]
+        row = {"first": call.first, "count": call.count}
+        row |= {
+            "other_first": len(rows[Section.LAUNCHES]),
+            "other_count": len(alternative.launches),
+        }
+        rows[Section.ALTERNATIVES].append(row)
+        for launch in alternative.launches:
+            _add_launch(launch, program_of, strings, rows)
     for section, interfaces in ((Section.INPUTS, plan.inputs), (Section.OUTPUTS, plan.outputs)):
         for interface in interfaces:
             rows[section].append(_interface(interface, strings, rows[Section.REGIONS]))
@@ -116,6 +108,15 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
         row |= {"first_value": first, "count": len(row.pop("values"))}
         rows[Section.TEST_OUTPUTS].append(row)
         first += len(test.values)
+    first = 0
+    for expected in plan.test_tensors:
+        call, count = plan.calls[expected.call], len(expected.values)
+        row = {"launch": call.first + call.count - 1, "first_value": first, "count": count}
+        row |= {"allocation": expected.tensor.allocation, "half": int(expected.is_half)}
+        row |= {"nodes": strings(", ".join(expected.nodes))}
+        row |= {name: getattr(expected, name) for name in ("size", "stride", "rtol", "atol")}
+        rows[Section.TEST_TENSORS].append(row)
+        first += count
     sections: dict[Section, bytes | np.ndarray] = {
         section: records(section, listed) for section, listed in rows.items()
     }
@@ -123,9 +124,40 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
     sections[Section.TEST_VALUES] = np.concatenate(
         [np.zeros(0), *(test.values for test in plan.test_outputs)]
     ).astype("<f8")
+    sections[Section.TENSOR_VALUES] = np.concatenate(
+        [np.zeros(0), *(expected.values for expected in plan.test_tensors)]
+    ).astype("<f4")
     sections[Section.METADATA] = json.dumps(plan.metadata, separators=(",", ":")).encode() + b"\0"
     sections[Section.STRINGS] = strings.content
     return encode_plan(sections, source, weights.digest, weights.bytes)
+
+
+def _add_launch(
+    launch: Launch,
+    program_of: dict[str, int],
+    strings: Strings,
+    rows: defaultdict[Section, list[JsonObject]],
+) -> None:
+    """Append the record of a launch, and those of its arguments."""
+    rows[Section.LAUNCHES].append(
+        {
+            "program": program_of[launch.kernel],
+            "kernel": strings(launch.kernel),
+            "function": strings(launch.function),
+            "first_argument": len(rows[Section.ARGUMENTS]),
+            "arguments": len(launch.arguments),
+            "dimensions": len(launch.global_size),
+            "global": (*launch.global_size, 1, 1)[:3],
+            "local": (*launch.local_size, 1, 1)[:3],
+        }
+    )
+    for argument in launch.arguments:
+        if isinstance(argument, bytes):
+            value = np.frombuffer(argument.ljust(8, b"\0"), np.uint8)
+            row: JsonObject = {"kind": ArgumentKind.VALUE, "bytes": len(argument), "value": value}
+        else:
+            row = {"kind": ArgumentKind.MEMORY, "allocation": argument.tensor.allocation}
+        rows[Section.ARGUMENTS].append(row)
 
 
 #: Maximum number of programs, which a driver may build concurrently, and the size of source that
@@ -153,6 +185,11 @@ def _programs(plan: Plan, strings: Strings) -> tuple[list[JsonObject], dict[str,
         number = program_of.get(leader, texts.index(min(texts, key=len)))
         program_of[name] = program_of[leader] = number
         texts[number] += minify(text, defined[number])
+    # Kernels that few devices need are built one function at a time.
+    for kernels in plan.alternative_sources:
+        program_of |= dict.fromkeys(kernels, len(texts))
+        declared: set[str] = set()
+        texts.append("".join(minify(text, declared) for text in kernels.values()))
     source, rows = b"", []
     for text in texts:
         options, size = strings(BUILD_OPTIONS), len(text.encode())

@@ -17,7 +17,7 @@ PLAN_MAGIC = b"TVMFPLAN"
 WEIGHTS_MAGIC = b"TVMFWGTS"
 #: Versions of the layouts of plans and weights.  Each library contains the runtime for its own
 #: plan, so only the current layout is read here, and every change increments the number.
-VERSION = 1
+VERSION = 2
 WEIGHTS_VERSION = 1
 #: Largest factor by which a DEFLATE stream can grow (native/standalone/plan.h).
 INFLATE_RATIO = 1032
@@ -51,6 +51,9 @@ class Section(IntEnum):
     BOXES = 18
     TRANSFORMED = 19
     DIGESTS = 20
+    TEST_TENSORS = 21
+    TENSOR_VALUES = 22
+    ALTERNATIVES = 23
 
 
 class Kind(IntEnum):
@@ -121,6 +124,12 @@ RECORDS: dict[Section, np.dtype] = {
     Section.BOXES: _record(output=_U4, picture=_U4, form=_U4, unit=_U4),
     Section.TRANSFORMED: _record(derived=_U4, side=_U4, rows=(_F8, 18)),
     Section.DIGESTS: np.dtype("V32"),
+    Section.TEST_TENSORS: _record(
+        launch=_U4, allocation=_U4, half=_U4, size=(_U4, 2), first_value=_U4, count=_U4,
+        stride=_U4, nodes=_U4, rtol=_F4, atol=_F4,
+    ),
+    Section.TENSOR_VALUES: np.dtype(_F4),
+    Section.ALTERNATIVES: _record(first=_U4, count=_U4, other_first=_U4, other_count=_U4),
 }  # fmt: skip
 
 HEADER = _record(

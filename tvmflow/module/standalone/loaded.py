@@ -14,7 +14,6 @@ import json
 import os
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -37,15 +36,7 @@ from . import binding, programs
 from .code_digest import check_code
 from .format import DTYPES, Section
 from .read import INTERFACES, EncodedPlan, find_plans, interfaces, pictures_of, readable
-
-
-@dataclass(frozen=True)
-class SelfTest:
-    """Difference between a device's results and those in the library."""
-
-    largest_error: float  #: Largest absolute error in all outputs.
-    tolerance_used: float  #: Largest ratio of an element's error to its tolerance.
-    compared: int  #: Number of elements that were compared.
+from .tested import SelfTest
 
 
 class StandaloneModule(Module):
@@ -114,20 +105,41 @@ class StandaloneModule(Module):
         return path if path.is_file() else None
 
     @property
+    def has_self_test(self) -> bool:
+        """Return whether the library has inputs and results to test a device with."""
+        return len(self._plan[Section.TEST_OUTPUTS]) > 0
+
+    @property
     def picture_inputs(self) -> dict[str, tuple[str, str]]:
         """Return format and range of luma (``full`` or ``video``) of each picture input."""
         return {row["input"]: (row["format"], row["luma"]) for row in pictures_of(self._plan)}
 
-    def self_test(self) -> SelfTest:
+    def self_test(
+        self, runs: int = 0, pause_ms: int = 0, budget_ms: int = 0, beside: bool = False
+    ) -> SelfTest:
         """Run the library's test inputs for all shapes, and compare with the results in it.
 
-        Raises `VerificationError` if an element differs by more than its tolerance, and
-        `DeviceError` if there is no device, or it refuses.
+        ``runs`` more runs must have equal outputs to the last bit; no run begins after
+        ``budget_ms``, if that is not 0.  The second half of them follows a pause; with ``beside``,
+        another instance of the library runs at the same time.
+
+        Raises `VerificationError` if an element differs by more than its tolerance or outputs
+        differ between runs, and `DeviceError` if there is no device, or it refuses.
         """
+        options = binding.TestOptions.of(runs, pause_ms, budget_ms, beside)
         with self._lock:
-            result = binding.Test()
-            self._instance()._call("self_test", ctypes.byref(result), attempt="Checking")
-            return SelfTest(result.largest_error, result.tolerance_used, result.compared)
+            instance, result = self._instance(), binding.Test()
+            status = instance._library["self_test_with"](
+                instance._model, ctypes.byref(options), ctypes.byref(result)
+            )
+            numbers = result.largest_error, result.tolerance_used, result.compared
+            report = json.loads(instance._library["test_report"](instance._model))
+            found = SelfTest(*numbers, report)
+            if status:
+                error = instance._library.error(status, instance._model, f"Checking {self.path}")
+                error.details = "\n".join(found.findings()) or error.details
+                raise error
+            return found
 
     def describe(self) -> JsonObject:
         """Return the library's report: device, memory, recording, and origin of its programs."""
@@ -247,16 +259,9 @@ class Instance:
         instance._set_inputs(values)
         measured = [instance._profile_once() for _ in range(runs + 1)][1:]
         plan = self._plans[-1 if instance._describe().get("backend") == "cpu" else 0]
-        launches = plan.of_shape(Section.LAUNCHES, self._shape)
-        if any(len(run) != len(launches) for run in measured):
-            raise DeviceError(
-                f"Measuring kernels failed: the library reported {len(measured[0])} launches, but "
-                f"its plan has {len(launches)}.",
-                remedy="Run `tvmflow bench` without `kernels` for the whole network's time.",
-            )
-        for found, launch in zip(measured[0], launches, strict=True):
-            for key in ("global", "local"):
-                found[key] = tuple(map(int, launch[key][: int(launch["dimensions"])]))
+        sizes = plan.sizes_by_kernel(self._shape)
+        for found in measured[0]:
+            found |= sizes[found["kernel"]].popleft()
         return kernel_times(measured, "device")
 
     def cancel(self) -> None:

@@ -81,6 +81,16 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class Call:
+    """A call of a primary function, which consecutive launches compute."""
+
+    function: str
+    first: int  #: Number of its first launch.
+    count: int  #: Number of launches.
+    operands: tuple[PlanTensor, ...]  #: Of the function's parameters, then its workspaces.
+
+
+@dataclass(frozen=True)
 class Interface:
     """An input or output of the network."""
 
@@ -106,6 +116,29 @@ class ExpectedOutput:
     rtol: float
     atol: float
     values: np.ndarray
+
+
+@dataclass(frozen=True)
+class ExpectedTensor:
+    """Elements of a tensor between primary functions that the self-test compares."""
+
+    call: int  #: Number of the call that computes it.
+    tensor: PlanTensor
+    nodes: tuple[str, ...]  #: The ONNX nodes of the call's function.
+    is_half: bool  #: Whether elements in memory have 16 bits.
+    size: tuple[int, int]  #: Columns and rows of an image; zeros for a buffer.
+    stride: int
+    rtol: float
+    atol: float
+    values: np.ndarray  #: In the order of the allocation's elements; NaN is not compared.
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Other launches for a call, with the same results."""
+
+    call: int
+    launches: tuple[Launch, ...]
 
 
 @dataclass(frozen=True)
@@ -140,6 +173,7 @@ class Plan:
 
     allocations: list[Allocation] = field(default_factory=list)
     launches: list[Launch] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
     inputs: list[Interface] = field(default_factory=list)
     outputs: list[Interface] = field(default_factory=list)
     #: Weights that kernels read, with their tensors, in the order of the file.
@@ -158,6 +192,10 @@ class Plan:
     code: Sequence[MachineCode] = ()
     test_inputs: list[SeededInput] = field(default_factory=list)
     test_outputs: list[ExpectedOutput] = field(default_factory=list)
+    test_tensors: list[ExpectedTensor] = field(default_factory=list)
+    #: Alternatives of calls, and the source of each program of their kernels.
+    alternatives: list[Alternative] = field(default_factory=list)
+    alternative_sources: list[dict[str, str]] = field(default_factory=list)
     metadata: JsonObject = field(default_factory=dict)
     #: Inputs that take pictures, and outputs of boxes, the same in all shapes.
     pictures: list[Picture] = field(default_factory=list)

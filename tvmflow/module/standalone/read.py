@@ -11,6 +11,7 @@ import hashlib
 import mmap
 import os
 import zlib
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,6 +80,11 @@ class EncodedPlan:
         """Return the number of its shapes."""
         return len(self[Section.SHAPES])
 
+    @property
+    def launches_of_shapes(self) -> np.ndarray:
+        """Return the launches of all shapes, without those of alternatives."""
+        return self[Section.LAUNCHES][: int(self[Section.SHAPES]["launches"].sum())]
+
     def of_shape(self, section: Section, number: int) -> np.ndarray:
         """Return inputs, outputs or launches of one shape."""
         if section == Section.LAUNCHES:
@@ -87,6 +93,16 @@ class EncodedPlan:
         found = self[section]
         each = len(found) // self.shapes
         return found[number * each : (number + 1) * each]
+
+    def sizes_by_kernel(self, number: int) -> dict[str, deque[JsonObject]]:
+        """Return the work sizes of each launch of one shape or its alternatives, by its kernel."""
+        others = self[Section.LAUNCHES][len(self.launches_of_shapes) :]
+        found: dict[str, deque[JsonObject]] = defaultdict(deque)
+        for launch in (*self.of_shape(Section.LAUNCHES, number), *others):
+            count = int(launch["dimensions"])
+            sizes = {key: tuple(map(int, launch[key][:count])) for key in ("global", "local")}
+            found[self.text(int(launch["kernel"]))].append(sizes)
+        return found
 
     def text(self, offset: int) -> str:
         """Return the text at an offset of the strings."""
@@ -227,11 +243,16 @@ _TEXTS = (
     (Section.PROGRAMS, "options"),
     (Section.LAUNCHES, "kernel"),
     (Section.LAUNCHES, "function"),
+    (Section.TEST_TENSORS, "nodes"),
     *((side, field) for side in INTERFACES for field in ("name", "layout")),
 )
 #: Fields that are indices of another section's records.
 _INDICES = (
-    *((s, "allocation", Section.ALLOCATIONS) for s in (Section.WEIGHTS, *INTERFACES)),
+    *(
+        (section, "allocation", Section.ALLOCATIONS)
+        for section in (Section.WEIGHTS, Section.TEST_TENSORS, *INTERFACES)
+    ),
+    (Section.TEST_TENSORS, "launch", Section.LAUNCHES),
     (Section.TEST_OUTPUTS, "output", Section.OUTPUTS),
     (Section.PICTURES, "input", Section.INPUTS),
     (Section.TRANSFORMED, "derived", Section.DERIVED),
@@ -241,6 +262,9 @@ _RANGES = (
     (Section.LAUNCHES, "first_argument", "arguments", Section.ARGUMENTS),
     *((side, "first_region", "regions", Section.REGIONS) for side in INTERFACES),
     (Section.TEST_OUTPUTS, "first_value", "count", Section.TEST_VALUES),
+    (Section.TEST_TENSORS, "first_value", "count", Section.TENSOR_VALUES),
+    (Section.ALTERNATIVES, "first", "count", Section.LAUNCHES),
+    (Section.ALTERNATIVES, "other_first", "other_count", Section.LAUNCHES),
 )
 
 
@@ -269,7 +293,9 @@ def _check_shapes(plan: EncodedPlan) -> None:
         raise SchemaError("it has no shapes")
     ends = np.cumsum(shapes["launches"].astype(np.uint64))
     begins = np.concatenate([[0], ends[:-1]])
-    whole = ends[-1] == len(plan[Section.LAUNCHES]) and (shapes["first_launch"] == begins).all()
+    others = int(plan[Section.ALTERNATIVES]["other_count"].sum())
+    whole = ends[-1] + others == len(plan[Section.LAUNCHES])
+    whole = whole and (shapes["first_launch"] == begins).all()
     if not whole or len(entries) != len(shapes):
         raise SchemaError("its shapes do not have its launches")
     for section in INTERFACES:
@@ -375,6 +401,20 @@ def _fallback(plan: EncodedPlan) -> JsonObject:
     }
 
 
+def _alternatives(plan: EncodedPlan) -> JsonObject:
+    """Return what plain kernels a plan has, and what they and the values to test them add."""
+    found, tensors = plan[Section.ALTERNATIVES], plan[Section.TEST_TENSORS]
+    launches = plan[Section.LAUNCHES][len(plan.launches_of_shapes) :]
+    programs = plan[Section.PROGRAMS][np.unique(launches["program"])]
+    return {
+        "calls": len(found),
+        "tensors": len(tensors),
+        "source": int(programs["bytes"].sum()),
+        "values": plan[Section.TENSOR_VALUES].nbytes,
+        "records": found.nbytes + tensors.nbytes + launches.nbytes,
+    }
+
+
 def pictures_of(plan: EncodedPlan) -> list[JsonObject]:
     """Return the inputs that take pictures, with the conversion of these."""
     inputs = plan[Section.INPUTS]
@@ -399,6 +439,8 @@ def describe(path: Path, plans: Sequence[EncodedPlan], weights: FoundWeights) ->
     plan, *others = plans
     compared = int(np.isfinite(plan[Section.TEST_VALUES]).sum())
     self_test = f"{compared} values by {plan.metadata.get('reference', '')}"
+    if tensors := len(plan[Section.TEST_TENSORS]):
+        self_test += f", {tensors} tensors between functions"
     sections = {Section.WEIGHTS: "weight", Section.INPUTS: "input", Section.OUTPUTS: "output"}
     roles = {n: role for s, role in sections.items() for n in plan[s]["allocation"].tolist()}
     variants = [
@@ -422,8 +464,9 @@ def describe(path: Path, plans: Sequence[EncodedPlan], weights: FoundWeights) ->
                 "global": launch["global"][: launch["dimensions"]].tolist(),
                 "local": launch["local"][: launch["dimensions"]].tolist(),
             }
-            for launch in plan[Section.LAUNCHES]
+            for launch in plan.launches_of_shapes
         ],
+        "alternatives": _alternatives(plan),
         "allocations": [
             {
                 "number": number,

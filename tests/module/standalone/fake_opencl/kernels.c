@@ -1,5 +1,6 @@
 // Kernels: declarations as the source has them, arguments, launches, and what a few of them do.
 #include <ctype.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -232,6 +233,12 @@ static bool computes_wrong(const fake_command* command) {
   const char* fault = fake_text("WRONG");
   const fake_program* program = command->kernel->program;
   if (!*fault) return false;
+  if (strncmp(fault, "kernel ", 7) == 0) {
+    // Counted in the whole process, as tests that set a rate know.
+    static atomic_uint_fast64_t launches;
+    return strcmp(fault + 7, command->kernel->name) == 0 &&
+           (atomic_fetch_add(&launches, 1) + 1) % fake_number("WRONG_RATE") == 0;
+  }
   if (strcmp(fault, "replay") == 0) return command->replayed;
   if (strcmp(fault, "binary") == 0) return program->from_binary;
   return strcmp(fault, "all") == 0 || !strstr(program->options, fault);

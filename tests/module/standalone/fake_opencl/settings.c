@@ -27,8 +27,9 @@ static struct {
     {"GROUP_SIZE", "1024", NULL},
     {"BUILD", "ok", NULL},       // fail: no program builds, and there is a log
     {"BINARIES", "yes", NULL},   // none; refuse: not taken back; late: whole after a launch only
-    {"WRONG", "", NULL},         // what computes wrong: all, replay, binary, or programs that are
-                                 // built without this option
+    {"WRONG", "", NULL},         // what computes wrong: all, replay, binary, "kernel NAME", or
+                                 // programs that are built without this option
+    {"WRONG_RATE", "1", NULL},   // of what computes wrong, one launch in so many does
     {"RECORDABLE", "64", NULL},  // launches that one of Qualcomm's recordings takes
     {"STUB", "0", NULL},         // 1: transfers and launches return at once and do nothing
 };

@@ -337,13 +337,34 @@ public final class Model implements Closeable {
      * find out whether this device's driver can be trusted. Afterwards the inputs are the test's.
      */
     public synchronized SelfTest selfTest() {
+        return selfTest(0, 0, 0, false);
+    }
+
+    /**
+     * The same, with more runs, whose outputs must be equal to the last bit.
+     *
+     * <p>A library of {@code --alternatives safe} compares the tensors between its functions, too,
+     * and from then on uses plain kernels for those that are wrong or differ between runs.
+     *
+     * @param runs how many more runs
+     * @param pauseMs pause before the second half of them, in milliseconds
+     * @param budgetMs time after which no run begins, in milliseconds; 0 is no limit
+     * @param beside whether another instance of the library runs at the same time
+     */
+    public synchronized SelfTest selfTest(int runs, int pauseMs, int budgetMs, boolean beside) {
+        if (runs < 0 || pauseMs < 0 || budgetMs < 0) {
+            throw new IllegalArgumentException(
+                    "Self-test: runs " + runs + ", pause " + pauseMs + " ms and budget " + budgetMs
+                            + " ms were expected to be 0 or more.");
+        }
         double[] numbers = new double[3];
-        int status = Native.selfTest(opened(), numbers);
+        int status = Native.selfTest(opened(), runs, pauseMs, budgetMs, beside ? 1 : 0, numbers);
         boolean wrong = status == ModelException.Status.WRONG.code;
         if (!wrong) {
             Native.check(handle, status);
         }
-        return new SelfTest(!wrong, numbers[0], numbers[1], (long) numbers[2]);
+        String report = Native.text(Native.testReport(handle));
+        return new SelfTest(!wrong, numbers[0], numbers[1], (long) numbers[2], report);
     }
 
     /** Frees the device's memory; a second call does nothing. */

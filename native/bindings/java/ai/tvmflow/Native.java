@@ -94,5 +94,8 @@ final class Native {
 
     static native byte[] profile(long handle);
 
-    static native int selfTest(long handle, double[] numbers);
+    static native byte[] testReport(long handle);
+
+    static native int selfTest(
+            long handle, int runs, int pauseMs, int budgetMs, int flags, double[] numbers);
 }

@@ -16,7 +16,16 @@ public final class SelfTest {
     /** Number of compared elements. */
     public final long compared;
 
-    SelfTest(boolean passed, double largestError, double toleranceUsed, long compared) {
+    /** What was found, as JSON: see docs/standalone.md. */
+    public final String report;
+
+    SelfTest(
+            boolean passed,
+            double largestError,
+            double toleranceUsed,
+            long compared,
+            String report) {
+        this.report = report;
         this.passed = passed;
         this.largestError = largestError;
         this.toleranceUsed = toleranceUsed;
