@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 
 import tvmflow
+from tvmflow.errors import DeviceError
 from tvmflow.verify.tolerance import NETWORK
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -35,5 +36,12 @@ def test_a_network_is_right(name, way, compare):
     feeds = {session.get_inputs()[0].name: picture}
     references = session.run(None, feeds)
     assert np.ptp(references[0]) > 1
-    with tvmflow.compile(model, **WAYS[way]) as module:
+    try:
+        module = tvmflow.compile(model, **WAYS[way]).open()
+    except DeviceError as error:
+        # PoCL's largest image depends on the machine's memory.
+        if "exceeds its limit of" not in error.message:
+            raise
+        pytest.skip(error.message)
+    with module:
         compare(module, feeds, references, NETWORK)
