@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -25,13 +25,15 @@ from typing import Any
 import numpy as np
 from common import arguments, in_turn, report, write_json
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from support.faulty_driver import build_faulty_driver, fault, functions_of
+
 import tvmflow
 from tvmflow.models import build
 from tvmflow.module.module import Module
-from tvmflow.module.standalone.format import ArgumentKind, Section
 from tvmflow.module.standalone.read import find_plans
 
-SOURCE = Path(__file__).parents[1] / "tests" / "module" / "standalone" / "faulty_driver.c"
 #: Runs that are compared after each self-test, and their largest relative difference.
 RUNS, TOLERANCE = 20, 1e-3
 #: Folder of all files.
@@ -47,12 +49,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="tvmflow-") as folder:
         FOLDERS.append(folder)
         set_fault("", 0)
-        driver = faulty_driver(Path(folder))
+        driver = build_faulty_driver(Path(folder), "libOpenCL.so.1")
         model = build(options.network, Path(folder) / "net.onnx")
         library, results["cost"] = compiled(model, Path(folder))
         os.environ["TVMFLOW_OPENCL_LIBRARY"] = str(driver)
         results["self_test"] = self_test(library, options.rounds)
-        kernels = tested_kernels(library)
+        (plan,) = find_plans(library)
+        kernels = [(name, *where) for name, where in functions_of(plan).items()]
         results["wrong"] = [
             wrong(library, *kernel, options.rounds) for kernel in kernels[: options.trials]
         ]
@@ -61,15 +64,6 @@ def main() -> None:
         ]
     print_results(results)
     write_json("wrong_kernels", results)
-
-
-def faulty_driver(folder: Path) -> Path:
-    """Compile the driver with faults, in front of the system's OpenCL library."""
-    path = folder / "libOpenCL.so"
-    flags = ["-O1", "-fPIC", "-shared", "-D_GNU_SOURCE", "-pthread"]
-    link = ["-Wl,--no-as-needed", "-l:libOpenCL.so.1"]
-    subprocess.run(["cc", *flags, SOURCE, "-o", path, *link], check=True)
-    return path
 
 
 def compiled(model: Path, folder: Path) -> tuple[Path, dict[str, Any]]:
@@ -108,28 +102,10 @@ def feeds(module: Module) -> dict[str, np.ndarray]:
     return {info.name: rng.standard_normal(info.shape).astype(info.dtype) for info in module.inputs}
 
 
-def tested_kernels(library: Path) -> list[tuple[str, str, int]]:
-    """Return kernel, function, and number of the result's argument, of functions in order."""
-    (plan,) = find_plans(library)
-    found = {}
-    for row in plan[Section.TEST_TENSORS]:
-        launch = plan[Section.LAUNCHES][row["launch"]]
-        first = int(launch["first_argument"])
-        arguments_ = plan[Section.ARGUMENTS][first : first + int(launch["arguments"])]
-        ours = (arguments_["kind"] == ArgumentKind.MEMORY) & (
-            arguments_["allocation"] == row["allocation"]
-        )
-        kernel = plan.text(int(launch["kernel"]))
-        found[kernel] = kernel, plan.text(int(launch["function"])), int(np.flatnonzero(ours)[0])
-    return list(found.values())
-
-
 def set_fault(kernel: str, argument: int, rate: int = 1, seed: int = 0) -> None:
     """Let the driver compute a kernel wrong; "" none.  Forget what was found before."""
     os.environ["TVMFLOW_CACHE_DIR"] = tempfile.mkdtemp(dir=FOLDERS[0])
-    variables = {"KERNEL": kernel, "ARGUMENT": argument, "RATE": rate, "SEED": seed}
-    for name, value in variables.items():
-        os.environ[f"FAULTY_{name}"] = str(value)
+    os.environ |= fault(kernel, argument, rate, seed)
 
 
 def wrong(library: Path, kernel: str, function: str, argument: int, rounds: int) -> dict[str, Any]:

@@ -140,18 +140,18 @@ typedef struct tvmflow_test {
   uint64_t compared;      // number of elements
 } tvmflow_test;
 
-// What a self-test does beside comparing one run; zeros: nothing.  Set `struct_size` to
+// Options of a self-test; with zeros, it compares one run.  Set `struct_size` to
 // sizeof(tvmflow_test_options).
 typedef struct tvmflow_test_options {
   size_t struct_size;
   uint32_t runs;       // more runs, whose outputs must be equal to the last bit
   uint32_t pause_ms;   // pause before the second half of these runs, in which a device may sleep
   uint32_t budget_ms;  // no run begins after this time; 0: no limit
-  uint32_t flags;      // TVMFLOW_TEST_BESIDE
+  uint32_t flags;      // TVMFLOW_TEST_SECOND_INSTANCE
 } tvmflow_test_options;
 
 enum {
-  TVMFLOW_TEST_BESIDE = 1,  // another instance of the library runs at the same time
+  TVMFLOW_TEST_SECOND_INSTANCE = 1,  // another instance of the library runs at the same time
 };
 
 // OpenCL objects of an instance; NULL on the CPU.  Another model, of this or another library, that

@@ -113,7 +113,7 @@ tvmflow_status tf_backend_open(tvmflow_model* m, const tvmflow_options* options)
     if (!status || (cpu && (status == TVMFLOW_ERROR_WRONG || status == TVMFLOW_ERROR_UNSUPPORTED)))
       tf_choice_store(m, cpu && status);
   }
-  // A device that is wrong at times is found beside the application's own runs.
+  // Repeated runs in a thread find a device that is wrong only at times.
   if (!status && tests && m->cache.folder && m->equal_runs < TF_STEADY_RUNS &&
       !(m->flags & TVMFLOW_NO_REPEATED_RUNS)) {
     tf_programs_stored(m);

@@ -47,9 +47,8 @@ static void* work(void* argument) {
 
 static void release(tf_companion* c) {
   // The weights are the other instance's.
-  tf_close(c->model);
-  free(c->model->faults);
-  free(c->model->missing);
+  c->model->weights = (tf_weights){0};
+  tf_release(c->model);
   free(c->model);
   free(c);
 }

@@ -18,13 +18,13 @@ tvmflow_status tf_do_self_test_with(tvmflow_model* m, const tvmflow_test_options
                    options->struct_size);
   tf_trial trial = {0};
   if (options) trial.options = *options;
-  tf_companion* const beside =
-      trial.options.flags & TVMFLOW_TEST_BESIDE ? tf_companion_begin(m, true) : NULL;
-  if (trial.options.flags & TVMFLOW_TEST_BESIDE && !beside)
+  const bool two = trial.options.flags & TVMFLOW_TEST_SECOND_INSTANCE;
+  tf_companion* const second = two ? tf_companion_begin(m, true) : NULL;
+  if (two && !second)
     return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY,
                    "Self-test: no memory for a second instance of the network.");
   status = tf_try(m, &trial);
-  tf_companion_end(beside);
+  tf_companion_end(second);
   if (result) *result = trial.result;
   return status;
 }

@@ -1,10 +1,9 @@
 // The self-test of single functions: their results, and whether these are the same each time.
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "../core/half.h"
 #include "alternatives.h"
+#include "numbers.h"
 #include "run.h"
 #include "tensors.h"
 #include "trial.h"
@@ -51,19 +50,10 @@ static double compare(const tvmflow_model* m, const tf_test_tensor* t, const uin
     // The element is undefined.
     if (isnan(expected)) continue;
     const uint8_t* const at = data + (size_t)i * t->stride * (t->half ? 2 : 4);
-    float value;
-    uint16_t half;
-    if (t->half) {
-      memcpy(&half, at, sizeof(half));
-      value = FromHalf(half);
-    } else {
-      memcpy(&value, at, sizeof(value));
-    }
-    const double error = (double)value == expected ? 0 : fabs((double)value - expected);
-    if (error == 0) continue;
-    const double used = error / ((double)t->atol + (double)t->rtol * fabs(expected));
-    // Not a number, or infinite where a number is expected.
-    if (!(used <= largest)) largest = isnan(used) ? INFINITY : used;
+    const double got = tf_load_number(t->half ? TVMFLOW_FLOAT16 : TVMFLOW_FLOAT32, at);
+    const double tolerance = (double)t->atol + (double)t->rtol * fabs(expected);
+    const double used = tf_tolerance_used(tf_error(got, expected), tolerance);
+    if (used > largest) largest = used;
   }
   return largest;
 }
@@ -168,7 +158,7 @@ static tvmflow_status each_call(tvmflow_model* m, tf_trial* trial, test what) {
   uint32_t next = 0;
   while (next < all && m->plan.test_tensors[next].launch < shape.first_launch) ++next;
   for (uint32_t i = shape.first_launch; !status && i < end;) {
-    if (trial->stopped && atomic_load(trial->stopped)) break;
+    if (tf_trial_stopped(trial)) break;
     const tf_call call = tf_call_at(m, i);
     i += call.count;
     tested tensors = {next, 0};

@@ -3,14 +3,13 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-#include "../core/half.h"
 #include "../core/threads.h"
 #include "alternatives.h"
 #include "entry.h"
 #include "model.h"
+#include "numbers.h"
 #include "open.h"
 #include "programs.h"
 #include "tensors.h"
@@ -22,41 +21,6 @@ static double uniform(uint64_t seed, uint64_t i) {
   z = (z ^ z >> 27) * 0x94D049BB133111EBu;
   z ^= z >> 31;
   return (double)(z >> 40) * 0x1p-24;
-}
-
-static void store(uint32_t dtype, uint8_t* at, double value) {
-  const float single = (float)value;
-  // All hosts are little-endian, so the first bytes are the number in fewer bits.
-  uint64_t bits = 0;
-  if (dtype == TVMFLOW_FLOAT64) {
-    memcpy(&bits, &value, sizeof(value));
-  } else if (dtype == TVMFLOW_FLOAT16) {
-    bits = ToHalf(single);
-  } else if (dtype == TVMFLOW_FLOAT32 || dtype == TVMFLOW_BFLOAT16) {
-    memcpy(&bits, &single, sizeof(single));
-    // The upper half of a float, rounded to nearest even.
-    if (dtype == TVMFLOW_BFLOAT16) bits = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-  } else {
-    bits = (uint64_t)(int64_t)floor(value);
-    if (dtype == TVMFLOW_BOOL) bits = bits != 0;
-  }
-  memcpy(at, &bits, tf_dtype_bytes(dtype));
-}
-
-static double load(uint32_t dtype, const uint8_t* at) {
-  uint64_t bits = 0;
-  double value;
-  float single;
-  memcpy(&bits, at, tf_dtype_bytes(dtype));
-  if (dtype == TVMFLOW_FLOAT16) return FromHalf((uint16_t)bits);
-  if (dtype == TVMFLOW_BFLOAT16) bits <<= 16;
-  memcpy(&value, &bits, sizeof(value));
-  memcpy(&single, &bits, sizeof(single));
-  if (dtype == TVMFLOW_FLOAT64) return value;
-  if (dtype < TVMFLOW_INT8) return single;
-  if (dtype >= TVMFLOW_UINT8) return (double)bits;
-  const uint32_t unused = 64 - 8 * tf_dtype_bytes(dtype);
-  return (double)((int64_t)(bits << unused) >> unused);
 }
 
 static tvmflow_status no_memory(tvmflow_model* m, uint64_t bytes) {
@@ -71,8 +35,8 @@ static tvmflow_status set(tvmflow_model* m, uint32_t index) {
   uint8_t* const data = malloc(t->bytes);
   if (!data) return no_memory(m, t->bytes);
   for (uint64_t i = 0; i < tf_elements(t); ++i)
-    store(t->dtype, data + i * tf_dtype_bytes(t->dtype),
-          test->low + (test->high - test->low) * uniform(test->seed, i));
+    tf_store_number(t->dtype, data + i * tf_dtype_bytes(t->dtype),
+                    test->low + (test->high - test->low) * uniform(test->seed, i));
   const tvmflow_status status = tf_set_packed(m, index, data);
   free(data);
   return status;
@@ -88,15 +52,11 @@ static tvmflow_status compare(tvmflow_model* m, const tf_test_output* test, tvmf
     const double expected = m->plan.test_values[test->first_value + i];
     // The element is undefined.
     if (isnan(expected)) continue;
-    const double got = load(t->dtype, data + i * test->stride * tf_dtype_bytes(t->dtype));
-    // Infinities must be equal.
-    double error = got == expected ? 0 : fabs(got - expected);
-    if (isnan(error)) error = INFINITY;
-    const double tolerance = test->atol + test->rtol * fabs(expected);
-    const double used = error > 0 ? error / tolerance : 0;
+    const uint8_t* const at = data + i * test->stride * tf_dtype_bytes(t->dtype);
+    const double error = tf_error(tf_load_number(t->dtype, at), expected);
+    const double used = tf_tolerance_used(error, test->atol + test->rtol * fabs(expected));
     if (error > result->largest_error) result->largest_error = error;
-    if (used > result->tolerance_used || isnan(used))
-      result->tolerance_used = isnan(used) ? INFINITY : used;
+    if (used > result->tolerance_used) result->tolerance_used = used;
     ++result->compared;
   }
   free(data);
@@ -151,10 +111,10 @@ static tvmflow_status hash_outputs(tvmflow_model* m, uint64_t* found) {
   return TVMFLOW_OK;
 }
 
-bool tf_trial_ended(const tf_trial* trial) {
+// Returns whether no further run begins.
+static bool has_ended(const tf_trial* trial) {
   const uint64_t budget = (uint64_t)trial->options.budget_ms * 1000000u;
-  return (trial->stopped && atomic_load(trial->stopped)) ||
-         (budget && tf_nanoseconds() - trial->begin >= budget);
+  return tf_trial_stopped(trial) || (budget && tf_nanoseconds() - trial->begin >= budget);
 }
 
 // Repeats runs until the outputs of one differ from those of the last comparison.
@@ -163,7 +123,7 @@ static tvmflow_status repeat(tvmflow_model* m, tf_trial* trial, bool* differ) {
   *differ = false;
   tvmflow_status status = hash_outputs(m, &first);
   for (uint32_t i = 0; !status && !*differ && i < trial->options.runs; ++i) {
-    if (tf_trial_ended(trial)) break;
+    if (has_ended(trial)) break;
     if (i == trial->options.runs / 2 && trial->options.pause_ms) {
       const struct timespec pause = {trial->options.pause_ms / 1000,
                                      (long)(trial->options.pause_ms % 1000) * 1000000};
@@ -208,7 +168,7 @@ tvmflow_status tf_try(tvmflow_model* m, tf_trial* trial) {
     if (!status) status = test_shape(m, trial);
   }
   tf_sources_forget(m);
-  if (!status && trial->stopped && atomic_load(trial->stopped)) status = TVMFLOW_ERROR_CANCELLED;
+  if (!status && tf_trial_stopped(trial)) status = TVMFLOW_ERROR_CANCELLED;
   if (!status) status = tf_report(m, trial);
   free(trial->findings);
   trial->findings = NULL;

@@ -26,8 +26,9 @@ typedef struct tf_trial {
   bool without_recording;  // results were right only when kernels were enqueued one by one
 } tf_trial;
 
-// Returns whether no further run begins.
-bool tf_trial_ended(const tf_trial* trial);
+static inline bool tf_trial_stopped(const tf_trial* trial) {
+  return trial->stopped && atomic_load(trial->stopped);
+}
 
 // test_kernels.c: runs the functions of the chosen shape one by one, and compares their tensors
 // with the expected values; those that are wrong are replaced where they have an alternative.

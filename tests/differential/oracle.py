@@ -24,6 +24,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from rounding_noise import ULPS, WEIGHTED, NoisyNetwork, is_tiled, largest, with_noise
 
+from tvmflow.verify.reference import exact_session
+
 onnxruntime.set_default_logger_severity(4)
 
 
@@ -46,11 +48,7 @@ def session(model: onnx.ModelProto) -> Any:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    # Avoid products of bytes that saturate in 16 bits.
-    options.add_session_config_entry("session.x64quantprecision", "1")
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    return exact_session(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 #: Position of the indices among an operator's inputs, if they may be out of range.

@@ -123,13 +123,13 @@ class RemoteLibrary:
         return found
 
     def self_test(
-        self, runs: int = 0, pause_ms: int = 0, budget_ms: int = 0, beside: bool = False
+        self, runs: int = 0, pause_ms: int = 0, budget_ms: int = 0, second_instance: bool = False
     ) -> SelfTest:
         """Run the library's test inputs as `StandaloneModule.self_test` does.
 
         Raises `VerificationError` if a result is wrong, and `AgentError` if the device fails.
         """
-        options = TestOptions.of(runs, pause_ms, budget_ms, beside)
+        options = TestOptions.of(runs, pause_ms, budget_ms, second_instance)
         request = Fields().u32(self._handle, *(getattr(options, n) for n in TEST_FIELDS))
         with naming(self.path, self._device):
             answer = self._connection.request(Kind.SELF_TEST, request, OPEN_S + pause_ms / 1e3)
@@ -140,7 +140,7 @@ class RemoteLibrary:
             raise VerificationError(
                 f"Checking {self.path} on {self._device} failed: {what}",
                 remedy=remedy,
-                details="\n".join(found.findings()) or None,
+                details=found.details,
             )
         return found
 

@@ -149,12 +149,12 @@ class AgentModule(StandaloneModule):
         super().close()
 
     def self_test(
-        self, runs: int = 0, pause_ms: int = 0, budget_ms: int = 0, beside: bool = False
+        self, runs: int = 0, pause_ms: int = 0, budget_ms: int = 0, second_instance: bool = False
     ) -> SelfTest:
         """Run the library's test inputs there; raises as `LoadedLibrary.self_test`."""
         with self._lock:
             library = self._remote_running().library
-            return library.self_test(runs, pause_ms, budget_ms, beside)
+            return library.self_test(runs, pause_ms, budget_ms, second_instance)
 
     def describe(self) -> JsonObject:
         """Return the library's report of device, memory and programs."""

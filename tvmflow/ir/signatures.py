@@ -21,6 +21,12 @@ def with_scopes(function: tirx.PrimFunc, scopes: list[str | None]) -> tirx.PrimF
     return function.specialize(buffers) if buffers else function
 
 
+def without_scopes(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return ``function`` with all its parameters in plain buffers."""
+    scopes = [None if p.scope() in ("", "global") else "global" for p in function.params]
+    return with_scopes(function, scopes)
+
+
 def with_parameters(function: tirx.PrimFunc, buffers: Mapping[Var, Var]) -> tirx.PrimFunc:
     """Replace buffers of some parameters with buffers of the same elements.
 

@@ -31,7 +31,7 @@ from ..devices.host import Host
 from ..devices.target import TargetSpec, resolve
 from ..ir.half_sums import half_lengths
 from ..ir.scope import is_half
-from ..ir.signatures import with_scopes
+from ..ir.signatures import without_scopes
 from ..ir.tensors import TensorInfo
 from ..module.artifact import export_library
 from ..module.blocked_layout import from_image, panels_of, to_image
@@ -276,7 +276,7 @@ def write_case(text: str, results: int, path: Path, with_results: bool) -> Case:
     if with_results:
         outputs = [np.zeros(a.shape, a.dtype) for a in arguments[-results:]]
         target = resolve("llvm")
-        plain = with_scopes(function, ["global" if a.scope else None for a in arguments])
+        plain = without_scopes(function)
         with target.tvm_target, tempfile.TemporaryDirectory() as folder:
             library = Path(folder, "plain.so")
             link(lower(plain, target), library, target)

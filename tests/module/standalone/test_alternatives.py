@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +10,13 @@ import onnx
 import pytest
 from onnx import helper
 from support.drivers import system_loader
+from support.faulty_driver import build_faulty_driver, fault, functions_of
 from support.operators import build
 from support.standalone_api import Model
 
 import tvmflow
 from tvmflow.errors import InputError, TargetError
-from tvmflow.module.standalone.format import ArgumentKind, Section
-from tvmflow.module.standalone.read import EncodedPlan, describe, find_plans, find_weights
+from tvmflow.module.standalone.read import describe, find_plans, find_weights
 
 pytestmark = pytest.mark.opencl
 
@@ -121,43 +118,12 @@ def test_several_shapes_share_plain_kernels(network, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def faulty_driver(tmp_path_factory) -> Iterator[Path]:
+def faulty_driver(tmp_path_factory) -> Path:
     # Functions of a driver without a loader are found by its objects, and not by their names.
-    loader, source = system_loader(), Path(__file__).with_name("faulty_driver.c")
+    loader = system_loader()
     if loader is None:
         pytest.skip("no OpenCL loader is installed (Debian's ocl-icd-libopencl1)")
-    path = tmp_path_factory.mktemp("driver") / "libOpenCL.so"
-    subprocess.run(
-        [
-            *(os.environ.get("CC", "cc"), "-std=gnu11", "-O1", "-fPIC", "-shared", "-Wall"),
-            *(
-                "-D_GNU_SOURCE",
-                source,
-                "-o",
-                path,
-                "-Wl,--no-as-needed",
-                f"-l:{loader}",
-                "-pthread",
-            ),
-        ],
-        check=True,
-    )
-    return path
-
-
-def kernels_of(plan: EncodedPlan) -> dict[str, tuple[str, int]]:
-    """Return each kernel that ends a tested function: the function, and the result's argument."""
-    found = {}
-    for row in plan[Section.TEST_TENSORS]:
-        launch = plan[Section.LAUNCHES][row["launch"]]
-        first = int(launch["first_argument"])
-        arguments = plan[Section.ARGUMENTS][first : first + int(launch["arguments"])]
-        ours = (arguments["kind"] == ArgumentKind.MEMORY) & (
-            arguments["allocation"] == row["allocation"]
-        )
-        function = plan.text(int(launch["function"]))
-        found[plan.text(int(launch["kernel"]))] = function, int(np.flatnonzero(ours)[0])
-    return found
+    return build_faulty_driver(tmp_path_factory.mktemp("driver"), loader)
 
 
 @pytest.fixture
@@ -165,9 +131,8 @@ def breaking(monkeypatch):
     """Return a function that lets the driver compute a kernel wrong."""
 
     def set_kernel(name: str, argument: int, rate: int = 1) -> None:
-        monkeypatch.setenv("FAULTY_KERNEL", name)
-        monkeypatch.setenv("FAULTY_ARGUMENT", str(argument))
-        monkeypatch.setenv("FAULTY_RATE", str(rate))
+        for variable, value in fault(name, argument, rate).items():
+            monkeypatch.setenv(variable, value)
 
     return set_kernel
 
@@ -179,7 +144,7 @@ def test_each_kernel_that_is_wrong_is_found(compiled, options, faulty_driver, br
     image = np.random.default_rng(2).standard_normal((1, 3, 29, 31)).astype(np.float32)
     with Model(path) as model:
         (wanted,) = model(image)
-    kernels = kernels_of(plan)
+    kernels = functions_of(plan)
     assert len(kernels) >= 6
     for name, (function, argument) in kernels.items():
         breaking(name, argument)
@@ -193,7 +158,7 @@ def test_each_kernel_that_is_wrong_is_found(compiled, options, faulty_driver, br
 def test_twenty_unsteady_kernels_are_found(compiled, faulty_driver, breaking):
     path = compiled({"device": "cpu"})
     (plan,) = find_plans(path)
-    name, (function, argument) = list(kernels_of(plan).items())[1]
+    name, (function, argument) = list(functions_of(plan).items())[1]
     breaking(name, argument, rate=10)
     for _ in range(20):
         with Model(path, opencl_library=faulty_driver, backend=OPENCL) as model:

@@ -131,7 +131,6 @@ def test_a_wrong_function_is_named_and_replaced(opened, fake, tmp_path, faulty, 
 
 
 def test_both_functions_are_replaced(opened, fake):
-    # Without a name, all kernels would be wrong; these two share the start of theirs.
     fake.set("WRONG", "kernel add_a")
     with opened() as model:
         model.self_test_with()
@@ -212,7 +211,7 @@ def test_a_recording_that_is_replayed_wrong(opened, fake, tmp_path):
         assert right(model(X)[0])
 
 
-def test_a_second_instance_runs_beside(opened, fake):
+def test_a_second_instance_runs_at_the_same_time(opened, fake):
     with opened() as model:
         before = fake.fake_count(b"clCreateContext")
         report = model.self_test_with(runs=20, flags=1)
@@ -343,7 +342,7 @@ def test_all_shapes_are_tested(link, opened, fake):
 
 @pytest.fixture(scope="module")
 def both(link) -> Path:
-    """Return a library with kernels for the CPU, of another function: they tell themselves."""
+    """Return a library that has kernels for the CPU, too."""
     return link(chain(), cpu=cpu_plan(w=W))
 
 
@@ -370,7 +369,7 @@ def test_a_device_that_stays_wrong_is_an_error_without_the_cpu(opened, fake, tmp
         assert caught.value.status == WRONG
 
 
-def test_unsteady_kernels_are_found_beside_the_application(opened, fake, tmp_path):
+def test_unsteady_kernels_are_found_while_the_application_runs(opened, fake, tmp_path):
     with opened(cache_folder=tmp_path, backend=AUTO) as model:
         fake.set("WRONG", "kernel add_b")
         fake.set("WRONG_RATE", "11")

@@ -18,7 +18,7 @@ from ...codegen.kernels import accesses_of
 from ...codegen.tir_pipeline import TIR_PIPELINE
 from ...devices.target import resolve
 from ...ir.scope import is_half
-from ...ir.signatures import with_scopes
+from ...ir.signatures import without_scopes
 from ...module.blocked_layout import panels_of
 from ...module.standalone.plan import COPY, Call, ExpectedTensor, Plan, PlanTensor
 from ...verify.tolerance import Tolerance
@@ -120,9 +120,7 @@ class _Loops:
         target = resolve("llvm")
         named = {}
         for name, function in functions.items():
-            plain = with_scopes(
-                function, ["global" if p.scope() else None for p in function.params]
-            )
+            plain = without_scopes(function)
             attributes = {"global_symbol": name, "tirx.noalias": True, "tirx.is_scheduled": True}
             named[name] = plain.with_attrs(attributes)
         with generating(target):

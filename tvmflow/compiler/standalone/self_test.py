@@ -101,7 +101,7 @@ def add_inner_tensors(job: Compilation, plan: Plan) -> None:
         arrays.append({info.name: values_of(test, info) for info, test in pairs})
     tensors, outputs = expected_tensors(job, plan, arrays, table_for(common_metadata(job)))
     for test in plan.test_outputs:
-        shape, _ = divmod(test.output, len(plan.outputs) // len(jobs))
+        shape = test.output // (len(plan.outputs) // len(jobs))
         got = outputs[shape][plan.outputs[test.output].info.name].ravel()[:: test.stride]
         known = ~np.isnan(test.values)
         error = np.abs(got - test.values)[known]

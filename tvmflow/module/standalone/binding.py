@@ -97,23 +97,23 @@ class TestOptions(ctypes.Structure):
     _fields_ = _fields(struct_size=_SIZE, runs=_U4, pause_ms=_U4, budget_ms=_U4, flags=_U4)
 
     @classmethod
-    def of(cls, runs: int, pause_ms: int, budget_ms: int, beside: bool) -> TestOptions:
+    def of(cls, runs: int, pause_ms: int, budget_ms: int, second_instance: bool) -> TestOptions:
         """Return options; raise `InputError` for a number that the structure cannot hold."""
         numbers = {"runs": runs, "pause_ms": pause_ms, "budget_ms": budget_ms}
         for name, number in numbers.items():
             if not 0 <= number < 1 << 32:
                 raise InputError(
-                    f"A self-test with {name}={number} was asked for; expected a number from 0 to "
+                    f"A self-test got {name}={number}, expected a number from 0 to "
                     f"{(1 << 32) - 1}.",
                     remedy=f"Leave `{name}` out.",
                 )
-        return cls(ctypes.sizeof(cls), *numbers.values(), TEST_BESIDE * beside)
+        return cls(ctypes.sizeof(cls), *numbers.values(), TEST_SECOND_INSTANCE * second_instance)
 
 
 #: Fields of `TestOptions` after its size.
 TEST_FIELDS = ("runs", "pause_ms", "budget_ms", "flags")
 #: Flag of `TestOptions`: another instance of the library runs at the same time.
-TEST_BESIDE = 1
+TEST_SECOND_INSTANCE = 1
 _MODEL, _INDEX, _STATUS = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int
 _KERNELS = ctypes.POINTER(MeasuredKernel)
 #: Functions of the library, with the types of their results and parameters.

@@ -20,7 +20,7 @@ import numpy as np
 
 from ...devices.choices import BACKENDS
 from ...devices.target import check_choice
-from ...errors import DeviceError, InputError, TargetError, TvmflowError
+from ...errors import DeviceError, InputError, TargetError, TvmflowError, VerificationError
 from ...ir.pictures import CHROMA_FORMATS, IMAGE_FORMATS, Image
 from ...ir.tensors import TensorInfo, dtype_from_name
 from ...runtime import forks
@@ -115,30 +115,32 @@ class StandaloneModule(Module):
         return {row["input"]: (row["format"], row["luma"]) for row in pictures_of(self._plan)}
 
     def self_test(
-        self, runs: int = 0, pause_ms: int = 0, budget_ms: int = 0, beside: bool = False
+        self, runs: int = 0, pause_ms: int = 0, budget_ms: int = 0, second_instance: bool = False
     ) -> SelfTest:
         """Run the library's test inputs for all shapes, and compare with the results in it.
 
         ``runs`` more runs must have equal outputs to the last bit; no run begins after
-        ``budget_ms``, if that is not 0.  The second half of them follows a pause; with ``beside``,
-        another instance of the library runs at the same time.
+        ``budget_ms``, if that is not 0.  The second half of them follows a pause; with
+        ``second_instance``, another instance of the library runs at the same time.
 
         Raises `VerificationError` if an element differs by more than its tolerance or outputs
         differ between runs, and `DeviceError` if there is no device, or it refuses.
         """
-        options = binding.TestOptions.of(runs, pause_ms, budget_ms, beside)
+        options = binding.TestOptions.of(runs, pause_ms, budget_ms, second_instance)
         with self._lock:
             instance, result = self._instance(), binding.Test()
-            status = instance._library["self_test_with"](
-                instance._model, ctypes.byref(options), ctypes.byref(result)
-            )
+            both = ctypes.byref(options), ctypes.byref(result)
+            failure: VerificationError | None = None
+            try:
+                instance._call("self_test_with", *both, attempt="Checking")
+            except VerificationError as error:
+                failure = error
             numbers = result.largest_error, result.tolerance_used, result.compared
             report = json.loads(instance._library["test_report"](instance._model))
             found = SelfTest(*numbers, report)
-            if status:
-                error = instance._library.error(status, instance._model, f"Checking {self.path}")
-                error.details = "\n".join(found.findings()) or error.details
-                raise error
+            if failure is not None:
+                failure.details = found.details
+                raise failure
             return found
 
     def describe(self) -> JsonObject:
@@ -261,6 +263,12 @@ class Instance:
         plan = self._plans[-1 if instance._describe().get("backend") == "cpu" else 0]
         sizes = plan.sizes_by_kernel(self._shape)
         for found in measured[0]:
+            if not sizes[found["kernel"]]:
+                raise DeviceError(
+                    f"Measuring kernels failed: the library reported a launch of "
+                    f"{found['kernel']}, which its plan does not have.",
+                    remedy="Run `tvmflow bench` without `kernels` for the whole network's time.",
+                )
             found |= sizes[found["kernel"]].popleft()
         return kernel_times(measured, "device")
 

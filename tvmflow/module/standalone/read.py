@@ -85,6 +85,11 @@ class EncodedPlan:
         """Return the launches of all shapes, without those of alternatives."""
         return self[Section.LAUNCHES][: int(self[Section.SHAPES]["launches"].sum())]
 
+    @property
+    def launches_of_alternatives(self) -> np.ndarray:
+        """Return the launches of alternatives, which follow those of all shapes."""
+        return self[Section.LAUNCHES][len(self.launches_of_shapes) :]
+
     def of_shape(self, section: Section, number: int) -> np.ndarray:
         """Return inputs, outputs or launches of one shape."""
         if section == Section.LAUNCHES:
@@ -96,9 +101,9 @@ class EncodedPlan:
 
     def sizes_by_kernel(self, number: int) -> dict[str, deque[JsonObject]]:
         """Return the work sizes of each launch of one shape or its alternatives, by its kernel."""
-        others = self[Section.LAUNCHES][len(self.launches_of_shapes) :]
         found: dict[str, deque[JsonObject]] = defaultdict(deque)
-        for launch in (*self.of_shape(Section.LAUNCHES, number), *others):
+        own = self.of_shape(Section.LAUNCHES, number)
+        for launch in (*own, *self.launches_of_alternatives):
             count = int(launch["dimensions"])
             sizes = {key: tuple(map(int, launch[key][:count])) for key in ("global", "local")}
             found[self.text(int(launch["kernel"]))].append(sizes)
@@ -404,7 +409,7 @@ def _fallback(plan: EncodedPlan) -> JsonObject:
 def _alternatives(plan: EncodedPlan) -> JsonObject:
     """Return what plain kernels a plan has, and what they and the values to test them add."""
     found, tensors = plan[Section.ALTERNATIVES], plan[Section.TEST_TENSORS]
-    launches = plan[Section.LAUNCHES][len(plan.launches_of_shapes) :]
+    launches = plan.launches_of_alternatives
     programs = plan[Section.PROGRAMS][np.unique(launches["program"])]
     return {
         "calls": len(found),

@@ -28,6 +28,11 @@ class SelfTest:
         """Return a sentence for each function that was wrong, or differed between runs."""
         return list(map(_sentence, self.report.get("functions", ())))
 
+    @property
+    def details(self) -> str | None:
+        """Return the findings as the details of an error; ``None`` if there are none."""
+        return "\n".join(self.findings()) or None
+
 
 def _sentence(found: JsonMapping) -> str:
     nodes = f" ({found['nodes']})" if found["nodes"] else ""

@@ -349,16 +349,16 @@ public final class Model implements Closeable {
      * @param runs how many more runs
      * @param pauseMs pause before the second half of them, in milliseconds
      * @param budgetMs time after which no run begins, in milliseconds; 0 is no limit
-     * @param beside whether another instance of the library runs at the same time
+     * @param secondInstance whether another instance of the library runs at the same time
      */
-    public synchronized SelfTest selfTest(int runs, int pauseMs, int budgetMs, boolean beside) {
+    public synchronized SelfTest selfTest(int runs, int pauseMs, int budgetMs, boolean secondInstance) {
         if (runs < 0 || pauseMs < 0 || budgetMs < 0) {
             throw new IllegalArgumentException(
                     "Self-test: runs " + runs + ", pause " + pauseMs + " ms and budget " + budgetMs
                             + " ms were expected to be 0 or more.");
         }
         double[] numbers = new double[3];
-        int status = Native.selfTest(opened(), runs, pauseMs, budgetMs, beside ? 1 : 0, numbers);
+        int status = Native.selfTest(opened(), runs, pauseMs, budgetMs, secondInstance ? 1 : 0, numbers);
         boolean wrong = status == ModelException.Status.WRONG.code;
         if (!wrong) {
             Native.check(handle, status);
