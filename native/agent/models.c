@@ -573,6 +573,7 @@ void agent_profile(agent_call* call) {
     for (uint32_t i = 0; i < count; ++i) {
       agent_put_u64(&call->answer, kernels[i].start_ns);
       agent_put_u64(&call->answer, kernels[i].end_ns);
+      agent_put_text(&call->answer, kernels[i].name);
     }
     if (!agent_send_part(call)) return;
   }

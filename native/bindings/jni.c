@@ -6,6 +6,7 @@
 // arrays of UTF-8, because JNI's own strings have another encoding, and failures are codes whose
 // message Java fetches, so that no strings or exceptions of the machine are needed.  The log is
 // written to a stream, because shrinkers rename methods of the application, not of the platform.
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -69,6 +70,7 @@ typedef struct tf_opened {
   tf_jni machine;         // a JavaVM*
   tf_object log;          // a java.io.OutputStream, or NULL
   void* write;            // its method
+  _Atomic float tuned;    // share of a tuning that is done
 } tf_opened;
 
 static tf_opened* tf_from_handle(int64_t handle) { return (tf_opened*)(intptr_t)handle; }
@@ -154,7 +156,7 @@ static void tf_open(tf_opened* opened, const char* path, const tvmflow_options* 
   if (opened->model == NULL) tf_fail_to_open(opened, path, "there is no memory for the model");
 }
 
-// `numbers` has device, flags, backend, threads and priority; missing ones are zero.
+// `numbers` has device, flags, backend, threads, priority and performance; missing ones are zero.
 // Returns 0 without memory; otherwise a handle that must be closed, even if opening failed.
 TF_NATIVE(int64_t, open)
 (tf_jni env, tf_object class, tf_object library, tf_object cache_folder, tf_object weights,
@@ -162,10 +164,10 @@ TF_NATIVE(int64_t, open)
   (void)class;
   tf_opened* opened = calloc(1, sizeof(*opened));
   if (opened == NULL) return 0;
-  int64_t n[5] = {0};
+  int64_t n[6] = {0};
   int32_t count =
       numbers ? TF_CALL(env, tf_get_array_length, TF_GET_ARRAY_LENGTH)(env, numbers) : 0;
-  if (count > 5) count = 5;
+  if (count > 6) count = 6;
   if (count) TF_CALL(env, tf_get_long_region, TF_GET_LONG_ARRAY_REGION)(env, numbers, 0, count, n);
   char* const texts[] = {tf_copy_text(env, library), tf_copy_text(env, cache_folder),
                          tf_copy_text(env, weights), tf_copy_text(env, opencl),
@@ -179,7 +181,8 @@ TF_NATIVE(int64_t, open)
                              .drivers = texts[4],
                              .backend = (uint32_t)n[2],
                              .cpu_threads = (uint32_t)n[3],
-                             .priority = (uint32_t)n[4]};
+                             .priority = (uint32_t)n[4],
+                             .performance = (uint32_t)n[5]};
   if (log != NULL) tf_set_log(env, opened, log, &options);
   tf_open(opened, texts[0], &options);
   for (int i = 0; i < 5; ++i) free(texts[i]);
@@ -475,6 +478,45 @@ TF_NATIVE(tf_object, testReport)(tf_jni env, tf_object class, int64_t handle) {
   (void)class;
   tf_opened* opened = tf_from_handle(handle);
   const char* text = opened && opened->model ? opened->library.test_report(opened->model) : "";
+  return tf_new_bytes(env, text, strlen(text));
+}
+
+static void tf_note_progress(void* user, double done) {
+  tf_opened* const opened = user;
+  atomic_store(&opened->tuned, (float)done);
+}
+
+TF_NATIVE(int32_t, tune)(tf_jni env, tf_object class, int64_t handle, int32_t budget_ms) {
+  (void)env;
+  (void)class;
+  tf_opened* opened = tf_from_handle(handle);
+  if (opened == NULL || opened->model == NULL) return TVMFLOW_ERROR_ARGUMENT;
+  atomic_store(&opened->tuned, 0);
+  opened->status =
+      opened->library.tune(opened->model, (uint32_t)budget_ms, tf_note_progress, opened);
+  return opened->status;
+}
+
+TF_NATIVE(int32_t, tuneWait)(tf_jni env, tf_object class, int64_t handle) {
+  (void)env;
+  (void)class;
+  tf_opened* opened = tf_from_handle(handle);
+  if (opened == NULL || opened->model == NULL) return TVMFLOW_ERROR_ARGUMENT;
+  opened->status = opened->library.tune_wait(opened->model);
+  return opened->status;
+}
+
+TF_NATIVE(double, tuneProgress)(tf_jni env, tf_object class, int64_t handle) {
+  (void)env;
+  (void)class;
+  tf_opened* opened = tf_from_handle(handle);
+  return opened == NULL ? 0 : atomic_load(&opened->tuned);
+}
+
+TF_NATIVE(tf_object, tuneReport)(tf_jni env, tf_object class, int64_t handle) {
+  (void)class;
+  tf_opened* opened = tf_from_handle(handle);
+  const char* text = opened && opened->model ? opened->library.tune_report(opened->model) : "";
   return tf_new_bytes(env, text, strlen(text));
 }
 

@@ -92,6 +92,15 @@ typedef enum tvmflow_priority {
   TVMFLOW_PRIORITY_HIGH = 2,
 } tvmflow_priority;
 
+// Clocks of the GPU, and the energy that they take: a hint for Qualcomm's drivers
+// (cl_qcom_perf_hint).
+typedef enum tvmflow_performance {
+  TVMFLOW_PERFORMANCE_DEFAULT = 0,
+  TVMFLOW_PERFORMANCE_HIGH = 1,
+  TVMFLOW_PERFORMANCE_NORMAL = 2,
+  TVMFLOW_PERFORMANCE_LOW = 3,
+} tvmflow_performance;
+
 typedef enum tvmflow_log_level {
   TVMFLOW_LOG_INFO = 0,     // choices, builds, hits in the cache
   TVMFLOW_LOG_WARNING = 1,  // failures, and what is used instead
@@ -115,6 +124,7 @@ typedef struct tvmflow_options {
   tvmflow_log log;             // NULL: no log
   void* log_user;              // its first argument
   const char* drivers;         // JSON: more known faults of drivers (docs/standalone.md)
+  uint32_t performance;        // a tvmflow_performance
 } tvmflow_options;
 
 typedef struct tvmflow_tensor {
@@ -153,6 +163,9 @@ typedef struct tvmflow_test_options {
 enum {
   TVMFLOW_TEST_SECOND_INSTANCE = 1,  // another instance of the library runs at the same time
 };
+
+// Called by a tuning with its user pointer and the share of the work that is done, up to 1.
+typedef void (*tvmflow_tune_progress)(void* user, double done);
 
 // OpenCL objects of an instance; NULL on the CPU.  Another model, of this or another library, that
 // gets this context, device and library in its options shares memory with the instance.
@@ -346,6 +359,21 @@ TVMFLOW_API tvmflow_status tvmflow_self_test_with(tvmflow_model* model,
 // Returns what the last self-test found, as JSON (docs/standalone.md): "{}" if there was none.
 // Valid until the next self-test.
 TVMFLOW_API const char* tvmflow_test_report(const tvmflow_model* model);
+
+// Times the choices in a library of `--choices N` on this device, and uses those that give the
+// right results and are faster; later starts with this driver and cache folder use them at once.
+//
+// The function returns at once.  A second instance of the network does the work in a thread of its
+// own, while the application runs nothing; it ends when the device or its compiler has worked for
+// `budget_ms`, and the next tuning goes on from there.  Choices are used from the next call on.
+// `progress` may be NULL; it is called in that thread, and must not call functions of this model.
+TVMFLOW_API tvmflow_status tvmflow_tune(tvmflow_model* model, uint32_t budget_ms,
+                                        tvmflow_tune_progress progress, void* user);
+// Waits for the end of the tuning.
+TVMFLOW_API tvmflow_status tvmflow_tune_wait(tvmflow_model* model);
+// Returns the result of the last tuning that has ended, as JSON (docs/standalone.md): "{}" if there
+// was none.  Valid until the next call.
+TVMFLOW_API const char* tvmflow_tune_report(const tvmflow_model* model);
 
 #ifdef __cplusplus
 }

@@ -241,6 +241,15 @@ class Model {
   // Returns what the last self-test found, as JSON.
   std::string TestReport() const { return model_ ? library_->test_report(model_) : ""; }
 
+  // Begins to time the choices in the library, and waits for the end.
+  tvmflow_status Tune(uint32_t budget_ms, tvmflow_tune_progress progress = nullptr,
+                      void* user = nullptr) {
+    return Call(&tvmflow_library::tune, budget_ms, progress, user);
+  }
+  tvmflow_status TuneWait() { return Call(&tvmflow_library::tune_wait); }
+  // Returns the result of the last tuning that has ended, as JSON.
+  std::string TuneReport() const { return model_ ? library_->tune_report(model_) : ""; }
+
  private:
   struct Closer {
     void operator()(tvmflow_library* library) const {

@@ -42,6 +42,9 @@
   X(self_test)                                                                                     \
   X(self_test_with)                                                                                \
   X(test_report)                                                                                   \
+  X(tune)                                                                                          \
+  X(tune_wait)                                                                                     \
+  X(tune_report)                                                                                   \
   X(shape_count)                                                                                   \
   X(shape)                                                                                         \
   X(choose_shape)                                                                                  \

@@ -4,11 +4,12 @@
 #include <string.h>
 
 #include "programs.h"
+#include "run.h"
 #include "tensors.h"
 
 static uint32_t count_of(const tvmflow_model* m) { return tf_count(&m->plan, TF_ALTERNATIVES); }
 
-tf_call tf_call_at(const tvmflow_model* m, uint32_t launch) {
+uint32_t tf_alternatives_from(const tvmflow_model* m, uint32_t launch) {
   // They are in the order of their first launches.
   uint32_t low = 0, high = count_of(m);
   while (low < high) {
@@ -18,15 +19,35 @@ tf_call tf_call_at(const tvmflow_model* m, uint32_t launch) {
     else
       high = middle;
   }
-  if (low == count_of(m) || m->plan.alternatives[low].first != launch)
-    return (tf_call){launch, 1, TF_NONE};
-  return (tf_call){launch, m->plan.alternatives[low].count, low};
+  return low;
 }
 
-tf_call tf_call_used(const tvmflow_model* m, tf_call call) {
-  if (call.alternative == TF_NONE || !m->used[call.alternative]) return call;
-  const tf_alternative* const a = &m->plan.alternatives[call.alternative];
-  return (tf_call){a->other_first, a->other_count, call.alternative};
+tf_part tf_part_at(const tvmflow_model* m, uint32_t launch) {
+  uint32_t count = 1;
+  // Of those with the same first launch, the widest come first.
+  for (uint32_t i = tf_alternatives_from(m, launch);
+       i < count_of(m) && m->plan.alternatives[i].first == launch; ++i) {
+    const tf_alternative* const a = &m->plan.alternatives[i];
+    if (m->standing[i] == TF_USED) return (tf_part){launch, a->count, i};
+    if (a->calls == 1) count = a->count;
+  }
+  return (tf_part){launch, count, TF_NONE};
+}
+
+static tf_part launches_of(const tvmflow_model* m, tf_part part) {
+  if (part.alternative == TF_NONE) return part;
+  const tf_alternative* const a = &m->plan.alternatives[part.alternative];
+  return (tf_part){a->other_first, a->other_count, part.alternative};
+}
+
+tvmflow_status tf_enqueue_range(tvmflow_model* m, uint32_t first, uint32_t count) {
+  tvmflow_status status = TVMFLOW_OK;
+  for (uint32_t i = first; !status && i < first + count;) {
+    const tf_part part = tf_part_at(m, i), run = launches_of(m, part);
+    status = tf_enqueue_launches(m, run.first, run.count);
+    i += part.count;
+  }
+  return status;
 }
 
 void tf_order(tvmflow_model* m) {
@@ -34,18 +55,18 @@ void tf_order(tvmflow_model* m) {
   const uint32_t end = shape.first_launch + shape.launches;
   m->ordered = 0;
   for (uint32_t i = shape.first_launch; i < end;) {
-    const tf_call call = tf_call_at(m, i), used = tf_call_used(m, call);
-    for (uint32_t j = 0; j < used.count; ++j) {
-      m->launch_of[m->ordered] = used.first + j;
-      m->order[m->ordered++] = m->steps[used.first + j];
+    const tf_part part = tf_part_at(m, i), run = launches_of(m, part);
+    for (uint32_t j = 0; j < run.count; ++j) {
+      m->launch_of[m->ordered] = run.first + j;
+      m->order[m->ordered++] = m->steps[run.first + j];
     }
-    i += call.count;
+    i += part.count;
   }
   m->recording_is_old = true;
+  ++m->orders;
 }
 
-// Makes the kernels of an alternative, and the memory that only alternatives use.
-static tvmflow_status prepare(tvmflow_model* m, uint32_t index) {
+tvmflow_status tf_alternative_prepare(tvmflow_model* m, uint32_t index) {
   const tf_alternative* const a = &m->plan.alternatives[index];
   tvmflow_status status = TVMFLOW_OK;
   for (uint32_t i = a->other_first; !status && i < a->other_first + a->other_count; ++i) {
@@ -59,18 +80,51 @@ static tvmflow_status prepare(tvmflow_model* m, uint32_t index) {
   return status;
 }
 
-tvmflow_status tf_use_alternative(tvmflow_model* m, uint32_t alternative) {
-  const tvmflow_status status = prepare(m, alternative);
+tvmflow_status tf_alternative_use(tvmflow_model* m, uint32_t index) {
+  const tf_alternative* const a = &m->plan.alternatives[index];
+  const tvmflow_status status = tf_alternative_prepare(m, index);
   if (status) return status;
-  m->used[alternative] = true;
+  for (uint32_t i = tf_alternatives_from(m, a->first);
+       i < count_of(m) && m->plan.alternatives[i].first == a->first; ++i)
+    if (m->plan.alternatives[i].count == a->count && m->standing[i] == TF_USED)
+      m->standing[i] = TF_UNTRIED;
+  m->standing[index] = TF_USED;
   tf_order(m);
   return TVMFLOW_OK;
 }
 
-uint32_t tf_alternatives_used(const tvmflow_model* m) {
-  uint32_t used = 0;
-  for (uint32_t i = 0; i < count_of(m); ++i) used += m->used[i];
-  return used;
+void tf_alternative_reject(tvmflow_model* m, uint32_t index, tf_standing standing) {
+  const bool used = m->standing[index] == TF_USED;
+  m->standing[index] = (uint8_t)standing;
+  if (used) tf_order(m);
+}
+
+bool tf_part_replace(tvmflow_model* m, tf_part part, bool own_wrong, uint32_t* alternative,
+                     tvmflow_status* status) {
+  if (part.alternative != TF_NONE && !own_wrong) {
+    tf_alternative_reject(m, part.alternative, TF_WRONG);
+    *alternative = TF_NONE;
+    return true;
+  }
+  // Plain kernels are the last ones of a call.
+  for (uint32_t i = tf_alternatives_from(m, part.first);
+       i < count_of(m) && m->plan.alternatives[i].first == part.first; ++i) {
+    if (m->plan.alternatives[i].count != part.count || m->standing[i] == TF_WRONG ||
+        i == part.alternative)
+      continue;
+    if (part.alternative != TF_NONE) m->standing[part.alternative] = TF_WRONG;
+    *alternative = i;
+    *status = tf_alternative_use(m, i);
+    return true;
+  }
+  return false;
+}
+
+uint32_t tf_alternatives_count(const tvmflow_model* m, tf_alternative_kind kind, bool used) {
+  uint32_t found = 0;
+  for (uint32_t i = 0; i < count_of(m); ++i)
+    found += m->plan.alternatives[i].kind == kind && (!used || m->standing[i] == TF_USED);
+  return found;
 }
 
 tvmflow_status tf_alternatives_create(tvmflow_model* m) {
@@ -81,8 +135,10 @@ tvmflow_status tf_alternatives_create(tvmflow_model* m) {
   if (!m->order || !m->launch_of)
     return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for %zu launches.", launches);
   for (uint32_t i = 0; i < count_of(m); ++i) {
-    if (m->avoided & TF_USE_SAFE_KERNELS) m->used[i] = true;
-    const tvmflow_status status = m->used[i] ? prepare(m, i) : TVMFLOW_OK;
+    if (m->avoided & TF_USE_SAFE_KERNELS)
+      m->standing[i] = m->plan.alternatives[i].kind == TF_PLAIN ? TF_USED : TF_WRONG;
+    const tvmflow_status status =
+        m->standing[i] == TF_USED ? tf_alternative_prepare(m, i) : TVMFLOW_OK;
     if (status) return status;
   }
   tf_order(m);
@@ -90,7 +146,7 @@ tvmflow_status tf_alternatives_create(tvmflow_model* m) {
 }
 
 void tf_alternatives_destroy(tvmflow_model* m) {
-  free(m->used);
+  free(m->standing);
   free(m->order);
   free(m->launch_of);
 }

@@ -31,6 +31,7 @@ static tvmflow_status fall_back(tvmflow_model* m, const tvmflow_options* options
                               .log = m->log,
                               .log_user = m->log_user,
                               .priority = m->priority,
+                              .performance = m->performance,
                               .flags = m->flags,
                               .rejected = reason,
                               .faults = m->faults,
@@ -104,20 +105,23 @@ tvmflow_status tf_backend_open(tvmflow_model* m, const tvmflow_options* options)
     return status;
   const bool tests = !status && tf_count(&m->plan, TF_TEST_OUTPUTS) &&
                      (cpu || tf_count(&m->plan, TF_ALTERNATIVES));
-  if (!status && !m->choice_cached && (cpu || tests)) {
+  if (!status && !m->tested && (cpu || tests)) {
     if (tests) status = tf_do_self_test(m, NULL);
     if (!status && m->flags & TVMFLOW_CHOOSE_FASTER && cpu_is_faster(m))
       status = TVMFLOW_ERROR_UNSUPPORTED;
     if (m->broken) status = TVMFLOW_ERROR_DEVICE;
     // The choice is not stored after other failures, whose cause may be temporary.
-    if (!status || (cpu && (status == TVMFLOW_ERROR_WRONG || status == TVMFLOW_ERROR_UNSUPPORTED)))
+    if (!status ||
+        (cpu && (status == TVMFLOW_ERROR_WRONG || status == TVMFLOW_ERROR_UNSUPPORTED))) {
+      m->tested = true;
       tf_choice_store(m, cpu && status);
+    }
   }
   // Repeated runs in a thread find a device that is wrong only at times.
   if (!status && tests && m->cache.folder && m->equal_runs < TF_STEADY_RUNS &&
       !(m->flags & TVMFLOW_NO_REPEATED_RUNS)) {
     tf_programs_stored(m);
-    m->companion = tf_companion_begin(m, false);
+    m->companion = tf_companion_begin(m, TF_TEST, (tf_tune_order){0});
   }
   return status && cpu ? fall_back(m, options, status) : status;
 }

@@ -43,6 +43,7 @@ const char* tvmflow_describe(const tvmflow_model* m) {
   cl_ulong images = 0;
   for (uint32_t i = 0; i < tf_count(&m->plan, TF_ALLOCATIONS); ++i) {
     const tf_allocation* const a = &m->plan.allocations[i];
+    if (!m->own[i]) continue;
     *(a->kind == TF_IMAGE ? &images : &buffers) += a->bytes;
   }
   const size_t bytes = room(m);
@@ -95,10 +96,12 @@ tvmflow_status tf_do_memory(tvmflow_model* m, tvmflow_memory_info* info) {
                    "Asking for memory: expected a structure whose struct_size is "
                    "sizeof(tvmflow_memory_info).");
   uint64_t all = 0, weights = 0;
+  // What only alternatives need is allocated when one is used.
   for (uint32_t i = 0; i < tf_count(&m->plan, TF_ALLOCATIONS); ++i)
-    all += m->plan.allocations[i].bytes;
+    if (m->own[i]) all += m->plan.allocations[i].bytes;
   for (uint32_t i = 0; i < tf_count(&m->plan, TF_WEIGHTS); ++i)
-    weights += m->plan.allocations[m->plan.weights[i].allocation].bytes;
+    if (m->own[m->plan.weights[i].allocation])
+      weights += m->plan.allocations[m->plan.weights[i].allocation].bytes;
   const size_t launches = tf_count(&m->plan, TF_LAUNCHES);
   info->weights = weights;
   info->tensors = all - weights;

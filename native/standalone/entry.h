@@ -43,7 +43,11 @@
   ROW(self_test, true, (tvmflow_model * m, tvmflow_test * result), (m, result))                    \
   ROW(self_test_with, true,                                                                        \
       (tvmflow_model * m, const tvmflow_test_options* options, tvmflow_test* result),              \
-      (m, options, result))
+      (m, options, result))                                                                        \
+  ROW(tune, true,                                                                                  \
+      (tvmflow_model * m, uint32_t budget_ms, tvmflow_tune_progress progress, void* user),         \
+      (m, budget_ms, progress, user))                                                              \
+  ROW(tune_wait, true, (tvmflow_model * m), (m))
 #define TF_DECLARE(name, uses_device, parameters, arguments) tvmflow_status tf_do_##name parameters;
 TF_ENTRIES(TF_DECLARE)
 #undef TF_DECLARE

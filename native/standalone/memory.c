@@ -189,24 +189,25 @@ static bool* needed(const tvmflow_model* m) {
   return found;
 }
 
+static tvmflow_status create_weight(tvmflow_model* m, uint32_t index) {
+  const tf_weight* const w = &m->plan.weights[index];
+  const tf_derived* const r = tf_derivation(&m->plan, index);
+  if (r) return upload_derived(m, w, r);
+  return share(m, w) ? TVMFLOW_OK : upload_raw(m, w);
+}
+
 tvmflow_status tf_memory_create(tvmflow_model* m) {
   const uint32_t count = tf_count(&m->plan, TF_ALLOCATIONS);
   m->own = calloc(count + 1u, sizeof(cl_mem));
   m->bound = calloc(count + 1u, sizeof(cl_mem));
   if (!m->own || !m->bound)
     return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for %u allocations.", count);
-  for (uint32_t i = 0; i < tf_count(&m->plan, TF_WEIGHTS); ++i) {
-    const tf_weight* const w = &m->plan.weights[i];
-    const tf_derived* const r = tf_derivation(&m->plan, i);
-    const tvmflow_status status = r             ? upload_derived(m, w, r)
-                                  : share(m, w) ? TVMFLOW_OK
-                                                : upload_raw(m, w);
-    if (status) return status;
-  }
   bool* const is_needed = needed(m);
   if (!is_needed)
     return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for %u allocations.", count);
   tvmflow_status status = TVMFLOW_OK;
+  for (uint32_t i = 0; !status && i < tf_count(&m->plan, TF_WEIGHTS); ++i)
+    if (is_needed[m->plan.weights[i].allocation]) status = create_weight(m, i);
   for (uint32_t i = 0; !status && i < count; ++i) {
     if (!m->own[i] && is_needed[i]) status = allocate(m, i, CL_MEM_READ_WRITE);
     m->bound[i] = m->own[i];
@@ -217,7 +218,13 @@ tvmflow_status tf_memory_create(tvmflow_model* m) {
 
 tvmflow_status tf_memory_spare(tvmflow_model* m, uint32_t allocation) {
   if (m->own[allocation]) return TVMFLOW_OK;
-  const tvmflow_status status = allocate(m, allocation, CL_MEM_READ_WRITE);
+  uint32_t weight = 0;
+  while (weight < tf_count(&m->plan, TF_WEIGHTS) &&
+         m->plan.weights[weight].allocation != allocation)
+    ++weight;
+  const tvmflow_status status = weight < tf_count(&m->plan, TF_WEIGHTS)
+                                    ? create_weight(m, weight)
+                                    : allocate(m, allocation, CL_MEM_READ_WRITE);
   m->bound[allocation] = m->own[allocation];
   return status;
 }

@@ -56,10 +56,15 @@ static tvmflow_status read_options(tvmflow_model* m, const tvmflow_options* give
     return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
                    "The options' priority is %u, expected one of tvmflow_priority.",
                    options->priority);
+  if (options->performance > TVMFLOW_PERFORMANCE_LOW)
+    return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
+                   "The options' performance is %u, expected one of tvmflow_performance.",
+                   options->performance);
   m->flags = options->flags;
   m->log = options->log;
   m->log_user = options->log_user;
   m->priority = options->priority;
+  m->performance = options->performance;
   return TVMFLOW_OK;
 }
 

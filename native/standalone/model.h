@@ -22,9 +22,8 @@ typedef enum tf_avoided {
   TF_AVOID_RECORDING = 1 << 1,
   TF_AVOID_BINARIES = 1 << 2,  // those that the driver returns
   TF_AVOID_PRIORITY = 1 << 3,
-  TF_AVOID_SHARED_MEMORY = 1 << 4,  // of weights where they are mapped
-  // Reserved: no library uses these yet.
-  TF_AVOID_IMAGE_FROM_BUFFER = 1 << 5,
+  TF_AVOID_SHARED_MEMORY = 1 << 4,      // of weights where they are mapped
+  TF_AVOID_IMAGE_FROM_BUFFER = 1 << 5,  // reserved: no library uses it yet
   TF_AVOID_DOT_PRODUCTS = 1 << 6,
   TF_USE_SAFE_KERNELS = 1 << 7,  // alternatives.h
 } tf_avoided;
@@ -34,6 +33,7 @@ struct tvmflow_model {
   atomic_bool entered;  // a thread is in a call
   atomic_bool refused;  // and another thread was refused
   atomic_uint process;  // the process that it belongs to (process.h)
+  atomic_uint runs;     // begun so far
   tf_stop stop;
   // Some of these live as long as the instance (backend.c); the rest is made anew where the CPU
   // replaces a device.
@@ -41,6 +41,7 @@ struct tvmflow_model {
   tvmflow_log log;
   void* log_user;
   uint32_t priority;
+  uint32_t performance;
   tvmflow_status failed;  // status of the creation: if set, only the message can be used
   uint32_t flags;
   tvmflow_backend backend;  // the one in use
@@ -53,7 +54,7 @@ struct tvmflow_model {
   uint32_t avoided;         // tf_avoided of the device in use
   char fault_options[256];  // the options that its compiler needs, each after a space
   bool may_fall_back;       // the library has the CPU's kernels, and the options allow them
-  bool choice_cached;       // OpenCL was chosen at an earlier start
+  bool tested;              // the backend was found right, now or at an earlier start
   uint32_t equal_runs;      // repeated runs whose outputs were equal, at all starts
   bool broken;              // the device has failed: the CPU takes its place at the next call
   bool* missing;   // for each input: not set since it or the device failed, or since a fork
@@ -76,12 +77,13 @@ struct tvmflow_model {
   tf_device device;
   cl_context context;
   cl_command_queue queue;
-  cl_mem* own;       // for each allocation
-  cl_mem* bound;     // the memory that kernels use: `own`, or the application's, retained
-  char* sources;     // the text of all programs; NULL until it is needed
-  tf_build* builds;  // for each program
-  tf_step* steps;    // for each launch; alternatives that are not used have no kernel
-  bool* used;        // for each alternative: it takes the place of other launches
+  cl_mem* own;        // for each allocation
+  cl_mem* bound;      // the memory that kernels use: `own`, or the application's, retained
+  char* sources;      // the text of all programs; NULL until it is needed
+  tf_build* builds;   // for each program
+  tf_step* steps;     // for each launch; alternatives that are not used have no kernel
+  uint8_t* standing;  // tf_standing of each alternative
+  uint32_t orders;    // how often the launches were ordered
   // The launches of the chosen shape in order, and the number of each.
   tf_step* order;
   uint32_t* launch_of;
@@ -97,6 +99,7 @@ struct tvmflow_model {
   tvmflow_kernel* kernels;  // their times
   char* description;
   char* report;  // of the last self-test; NULL: there was none
+  char* tuned;   // the report of the last tuning; NULL: there was none
 };
 
 // Returns why an instance, which may be NULL, cannot be used at all.

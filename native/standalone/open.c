@@ -17,11 +17,13 @@
 #include "tensors.h"
 #include "weights.h"
 
-// Values from the specifications of cl_khr_priority_hints and cl_qcom_priority_hint.
+// Values from the specifications of cl_khr_priority_hints, cl_qcom_priority_hint and
+// cl_qcom_perf_hint.
 enum {
   QUEUE_PROPERTIES = 0x1093,
   QUEUE_PRIORITY_KHR = 0x1096,
-  CONTEXT_PRIORITY_HINT_QCOM = 0x40C9
+  CONTEXT_PRIORITY_HINT_QCOM = 0x40C9,
+  CONTEXT_PERF_HINT_QCOM = 0x40C2,  // the values follow, in the order of tvmflow_performance
 };
 static const cl_ulong priorities_khr[] = {0, 1u << 2, 1u << 0};
 static const intptr_t priorities_qcom[] = {0, 0x40CC, 0x40CA};
@@ -50,9 +52,19 @@ static tvmflow_status make_queue(tvmflow_model* m, const tvmflow_options* option
     code = api->clRetainContext(options->cl_context);
     if (code == CL_SUCCESS) m->context = options->cl_context;
   } else {
-    const intptr_t properties[] = {CL_CONTEXT_PLATFORM, (intptr_t)m->device.platform,
-                                   qcom ? CONTEXT_PRIORITY_HINT_QCOM : 0,
-                                   priorities_qcom[m->priority], 0};
+    const bool clocks = m->performance && tf_device_has(&m->device, "cl_qcom_perf_hint");
+    if (m->performance && !clocks)
+      tf_log(m, TVMFLOW_LOG_WARNING, "Device '%s' takes no hint of performance.", m->device.name);
+    intptr_t properties[7] = {CL_CONTEXT_PLATFORM, (intptr_t)m->device.platform};
+    uint32_t count = 2;
+    if (qcom) {
+      properties[count++] = CONTEXT_PRIORITY_HINT_QCOM;
+      properties[count++] = priorities_qcom[m->priority];
+    }
+    if (clocks) {
+      properties[count++] = CONTEXT_PERF_HINT_QCOM;
+      properties[count++] = CONTEXT_PERF_HINT_QCOM + (intptr_t)m->performance;
+    }
     m->context = api->clCreateContext(properties, 1, &m->device.id, NULL, NULL, &code);
   }
   if (code != CL_SUCCESS) {
@@ -170,6 +182,7 @@ void tf_close(tvmflow_model* m) {
   free(m->kernels);
   free(m->description);
   free(m->report);
+  free(m->tuned);
   tf_cache_close(&m->cache);
 }
 

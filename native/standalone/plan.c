@@ -214,6 +214,20 @@ static bool side_is_right(const tf_plan* p, const tf_interface* tensors, tf_sect
   return true;
 }
 
+static bool is_ordered(const tf_alternative* a, const tf_alternative* b) {
+  if (a->first != b->first) return a->first < b->first;
+  return a->count != b->count ? a->count > b->count : a->kind != TF_PLAIN;
+}
+
+static bool is_in_one_shape(const tf_plan* p, const tf_alternative* a) {
+  for (uint32_t i = 0; i < tf_count(p, TF_SHAPES); ++i) {
+    const tf_shape* const s = &p->shapes[i];
+    const uint32_t begin = s->first_launch, end = begin + s->launches;
+    if (a->first >= begin && a->first < end) return a->count <= end - a->first;
+  }
+  return false;
+}
+
 static bool shapes_are_right(const tf_plan* p) {
   uint32_t launches = 0;
   for (uint32_t i = 0; i < tf_count(p, TF_SHAPES); ++i) {
@@ -226,11 +240,10 @@ static bool shapes_are_right(const tf_plan* p) {
   const uint32_t of_shapes = launches;
   for (uint32_t i = 0; i < tf_count(p, TF_ALTERNATIVES); ++i) {
     const tf_alternative* const a = &p->alternatives[i];
-    // They replace launches in order, and their own follow those of all shapes.
-    const uint32_t before = i ? a[-1].first + a[-1].count : 0;
-    if (a->first < before || !is_range(a->first, a->count, of_shapes) ||
-        a->other_first != launches || !a->other_count ||
-        a->other_count > tf_count(p, TF_LAUNCHES) - launches)
+    // Their own launches follow those of all shapes.
+    if ((i && !is_ordered(&a[-1], a)) || !a->count || !is_range(a->first, a->count, of_shapes) ||
+        a->kind > TF_CHOICE || !a->calls || a->other_first != launches || !a->other_count ||
+        a->other_count > tf_count(p, TF_LAUNCHES) - launches || !is_in_one_shape(p, a))
       return false;
     launches += a->other_count;
   }
@@ -241,16 +254,16 @@ static bool shapes_are_right(const tf_plan* p) {
 static bool tensor_is_right(const tf_plan* p, uint32_t i) {
   const tf_test_tensor* const t = &p->test_tensors[i];
   if (t->launch >= tf_shape_launches(p) || t->allocation >= tf_count(p, TF_ALLOCATIONS) ||
-      t->half > 1 || t->count == 0 || t->stride == 0 || !is_string(p, t->nodes) ||
+      !tf_dtype_bytes(t->dtype) || t->count == 0 || t->stride == 0 || !is_string(p, t->nodes) ||
       (i && t->launch < t[-1].launch) ||
       !is_range(t->first_value, t->count, tf_count(p, TF_TENSOR_VALUES)) ||
       !(t->rtol >= 0 && t->rtol < 1e30f && t->atol >= 0 && t->atol < 1e30f))
     return false;
   const tf_allocation* const a = &p->allocations[t->allocation];
   const uint64_t elements = (uint64_t)(t->count - 1) * t->stride + 1;
-  if (a->kind == TF_BUFFER) return elements <= a->bytes / (t->half ? 2 : 4);
-  return tf_texel_bytes(a->channel_type) == (t->half ? 8 : 16) && t->size[0] && t->size[1] &&
-         t->size[0] <= a->image_size[0] && t->size[1] <= a->image_size[1] &&
+  if (a->kind == TF_BUFFER) return elements <= a->bytes / tf_dtype_bytes(t->dtype);
+  return tf_texel_bytes(a->channel_type) == 4 * tf_dtype_bytes(t->dtype) && t->size[0] &&
+         t->size[1] && t->size[0] <= a->image_size[0] && t->size[1] <= a->image_size[1] &&
          elements <= product(t->size[0], t->size[1], 4);
 }
 

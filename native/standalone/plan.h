@@ -15,7 +15,7 @@
 
 #define TF_PLAN_MAGIC "TVMFPLAN"
 #define TF_WEIGHTS_MAGIC "TVMFWGTS"
-#define TF_FORMAT_VERSION 2u
+#define TF_FORMAT_VERSION 3u
 #define TF_WEIGHTS_VERSION 1u
 #define TF_NONE 0xFFFFFFFFu
 
@@ -212,7 +212,7 @@ typedef struct tf_test_output {
 typedef struct tf_test_tensor {
   uint32_t launch;
   uint32_t allocation;
-  uint32_t half;         // 1: elements of 16 bits, else floats
+  uint32_t dtype;        // tvmflow_dtype of the elements
   uint32_t size[2];      // columns and rows of an image; the allocation may have more
   uint32_t first_value;  // in TF_TENSOR_VALUES
   uint32_t count;
@@ -222,13 +222,20 @@ typedef struct tf_test_tensor {
   float atol;
 } tf_test_tensor;
 
-// Launches of plain kernels, after those of all shapes, that may take the place of `count`
-// launches.
+// Kernels that are as simple as possible, for drivers that compute others wrongly, or kernels that
+// may be faster on some devices.
+typedef enum tf_alternative_kind { TF_PLAIN = 0, TF_CHOICE = 1 } tf_alternative_kind;
+
+// Launches after those of all shapes that may take the place of `count` launches, and write the
+// same tensors.  Of those with the same first launch, the widest come first, and plain kernels
+// last.
 typedef struct tf_alternative {
   uint32_t first;
   uint32_t count;
   uint32_t other_first;
   uint32_t other_count;
+  uint32_t kind;   // tf_alternative_kind
+  uint32_t calls;  // that it replaces
 } tf_alternative;
 
 // A shape of the inputs, of which there is at least one.  The inputs' records are those of the

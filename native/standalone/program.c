@@ -7,6 +7,7 @@
 #include "../core/host_features.h"
 #include "../core/sha256_state.h"
 #include "cache.h"
+#include "dot_products.h"
 #include "model.h"
 #include "programs.h"
 
@@ -45,15 +46,17 @@ void tf_sources_forget(tvmflow_model* m) {
 static tvmflow_status make_keys(tvmflow_model* m) {
   const char* const given = getenv("TVMFLOW_OPENCL_OPTIONS");
   const char* const more = given ? given : "";
+  const char* dots = NULL;
   for (uint32_t i = 0; i < tf_count(&m->plan, TF_PROGRAMS); ++i) {
     const tf_program* const p = &m->plan.programs[i];
     tf_build* const b = &m->builds[i];
     b->model = m;
     b->source = "";
-    const bool dots = tf_is_cpu(&m->device) && HostHasAvx512Vnni();
-    const int length =
-        snprintf(b->options, sizeof(b->options), "%s%s%s%s%s", m->plan.strings + p->options,
-                 dots ? " -DTVMFLOW_AVX512_VNNI" : "", m->fault_options, *more ? " " : "", more);
+    const bool vnni = tf_is_cpu(&m->device) && HostHasAvx512Vnni();
+    if (!dots && strstr(m->plan.strings + p->options, TF_DOTS)) dots = tf_dot_options(m);
+    const int length = snprintf(b->options, sizeof(b->options), "%s%s%s%s%s%s",
+                                m->plan.strings + p->options, vnni ? " -DTVMFLOW_AVX512_VNNI" : "",
+                                dots ? dots : "", m->fault_options, *more ? " " : "", more);
     if (length < 0 || (size_t)length >= sizeof(b->options))
       return tf_fail(&m->message, TVMFLOW_ERROR_DAMAGED,
                      "The options of program %u have %d bytes, expected less than %zu. Remedy: "

@@ -87,14 +87,14 @@ static bool enqueue_recording(tvmflow_model* m, cl_int* code) {
   return begun;
 }
 
-static tvmflow_status drain(tvmflow_model* m) {
+tvmflow_status tf_drain(tvmflow_model* m) {
   const cl_int code = m->device.api.clFinish(m->queue);
   if (code == CL_SUCCESS) return TVMFLOW_OK;
   return tf_device_failed(
       m, tf_fail_opencl(&m->message, code, "Waiting for device '%s'", m->device.name));
 }
 
-tvmflow_status tf_run_launches(tvmflow_model* m, uint32_t first, uint32_t count) {
+tvmflow_status tf_enqueue_launches(tvmflow_model* m, uint32_t first, uint32_t count) {
   for (uint32_t i = first; i < first + count; ++i) {
     const tf_step* const s = &m->steps[i];
     const cl_int code = m->device.api.clEnqueueNDRangeKernel(
@@ -103,17 +103,18 @@ tvmflow_status tf_run_launches(tvmflow_model* m, uint32_t first, uint32_t count)
       return tf_device_failed(m, tf_fail_opencl(&m->message, code, "Running kernel '%s'",
                                                 m->plan.strings + m->plan.launches[i].kernel));
   }
-  return drain(m);
+  return TVMFLOW_OK;
 }
 
 tvmflow_status tf_enqueue(tvmflow_model* m, cl_event* events) {
   const tf_opencl* const api = &m->device.api;
   tvmflow_status ready = tf_check_inputs(m);
   // Kernels of an earlier run may still be running.
-  if (!ready && m->half_done) ready = drain(m);
+  if (!ready && m->half_done) ready = tf_drain(m);
   if (ready) return ready;
   atomic_store(&m->stop.cancelled, false);
   atomic_store(&m->stop.running, true);
+  atomic_fetch_add(&m->runs, 1);
   cl_int code = CL_SUCCESS;
   uint32_t i = 0;
   m->half_done = true;
@@ -135,7 +136,7 @@ tvmflow_status tf_enqueue(tvmflow_model* m, cl_event* events) {
 }
 
 tvmflow_status tf_finish(tvmflow_model* m) {
-  const tvmflow_status status = drain(m);
+  const tvmflow_status status = tf_drain(m);
   const bool cancelled = tf_is_stopped(&m->stop);
   tf_notice_end(m);
   atomic_store(&m->stop.running, false);

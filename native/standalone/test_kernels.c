@@ -7,6 +7,7 @@
 #include "run.h"
 #include "tensors.h"
 #include "trial.h"
+#include "tune.h"
 
 // Runs of each function when one of them must be unsteady.
 enum { REPEATS = 64 };
@@ -18,7 +19,7 @@ typedef struct tested {
 } tested;
 
 static size_t bytes_of(const tvmflow_model* m, const tf_test_tensor* t) {
-  const size_t element = t->half ? 2 : 4;
+  const size_t element = tf_dtype_bytes(t->dtype);
   if (m->plan.allocations[t->allocation].kind == TF_IMAGE)
     return (size_t)t->size[0] * t->size[1] * 4 * element;
   return ((size_t)(t->count - 1) * t->stride + 1) * element;
@@ -49,8 +50,8 @@ static double compare(const tvmflow_model* m, const tf_test_tensor* t, const uin
     const double expected = (double)m->plan.tensor_values[t->first_value + i];
     // The element is undefined.
     if (isnan(expected)) continue;
-    const uint8_t* const at = data + (size_t)i * t->stride * (t->half ? 2 : 4);
-    const double got = tf_load_number(t->half ? TVMFLOW_FLOAT16 : TVMFLOW_FLOAT32, at);
+    const uint8_t* const at = data + (size_t)i * t->stride * tf_dtype_bytes(t->dtype);
+    const double got = tf_load_number(t->dtype, at);
     const double tolerance = (double)t->atol + (double)t->rtol * fabs(expected);
     const double used = tf_tolerance_used(tf_error(got, expected), tolerance);
     if (used > largest) largest = used;
@@ -76,38 +77,24 @@ static tvmflow_status check(tvmflow_model* m, tested tensors, uint32_t* worst, d
   return TVMFLOW_OK;
 }
 
-static tvmflow_status run(tvmflow_model* m, tf_call call) {
-  const tf_call used = tf_call_used(m, call);
-  return tf_run_launches(m, used.first, used.count);
+static tvmflow_status run(tvmflow_model* m, tf_part part) {
+  const tvmflow_status status = tf_enqueue_range(m, part.first, part.count);
+  return status ? status : tf_drain(m);
 }
 
-// Returns whether a call has an alternative that is not used yet.
-static bool is_replaceable(const tvmflow_model* m, tf_call call) {
-  return call.alternative != TF_NONE && !m->used[call.alternative];
+// Sets how far the tensors of a part are from what they should be: more than 1 is wrong.
+typedef tvmflow_status (*measure)(tvmflow_model* m, tf_part part, tested tensors, uint32_t* worst,
+                                  double* wrong);
+
+static tvmflow_status measure_values(tvmflow_model* m, tf_part part, tested tensors,
+                                     uint32_t* worst, double* wrong) {
+  const tvmflow_status status = run(m, part);
+  return status ? status : check(m, tensors, worst, wrong);
 }
 
-static tvmflow_status check_values(tvmflow_model* m, tf_trial* trial, tf_call call,
-                                   tested tensors) {
-  tf_finding f = {0};
-  tvmflow_status status = run(m, call);
-  if (!status) status = check(m, tensors, &f.tensor, &f.tolerance_used);
-  if (status || f.tolerance_used <= 1) return status;
-  if (is_replaceable(m, call)) {
-    uint32_t worst;
-    double used = 0;
-    f.replaced = true;
-    status = tf_use_alternative(m, call.alternative);
-    if (!status) status = run(m, call);
-    if (!status) status = check(m, tensors, &worst, &used);
-    f.right = used <= 1;
-  }
-  trial->findings[trial->found++] = f;
-  return status;
-}
-
-// Runs a call and hashes its tensors.
-static tvmflow_status hash(tvmflow_model* m, tf_call call, tested tensors, uint64_t* found) {
-  tvmflow_status status = run(m, call);
+// Runs a part and hashes its tensors.
+static tvmflow_status hash(tvmflow_model* m, tf_part part, tested tensors, uint64_t* found) {
+  tvmflow_status status = run(m, part);
   *found = 0;
   for (uint32_t i = tensors.first; !status && i < tensors.first + tensors.count; ++i) {
     const tf_test_tensor* const t = &m->plan.test_tensors[i];
@@ -120,61 +107,89 @@ static tvmflow_status hash(tvmflow_model* m, tf_call call, tested tensors, uint6
   return status;
 }
 
-// Sets whether the results of a call differ in some of its runs.
-static tvmflow_status repeat(tvmflow_model* m, tf_call call, tested tensors, bool* differs) {
+static tvmflow_status measure_steadiness(tvmflow_model* m, tf_part part, tested tensors,
+                                         uint32_t* worst, double* wrong) {
   uint64_t first = 0, other = 0;
-  *differs = false;
-  tvmflow_status status = hash(m, call, tensors, &first);
-  for (uint32_t i = 0; !status && !*differs && i < REPEATS; ++i) {
-    status = hash(m, call, tensors, &other);
-    *differs = other != first;
+  *worst = tensors.first;
+  *wrong = 0;
+  tvmflow_status status = hash(m, part, tensors, &first);
+  for (uint32_t i = 0; !status && *wrong <= 1 && i < REPEATS; ++i) {
+    status = hash(m, part, tensors, &other);
+    if (other != first) *wrong = INFINITY;
   }
   return status;
 }
 
-static tvmflow_status check_steadiness(tvmflow_model* m, tf_trial* trial, tf_call call,
-                                       tested tensors) {
-  bool differs = false;
-  tvmflow_status status = repeat(m, call, tensors, &differs);
-  if (status || !differs) return status;
-  tf_finding f = {.tensor = tensors.first, .differs = true};
-  if (is_replaceable(m, call)) {
+// Measures a part, and replaces it as long as it is wrong and there is something else.  What it
+// ran is what is in use afterwards.
+static tvmflow_status try_part(tvmflow_model* m, tf_trial* trial, measure how, tf_part part,
+                               tested tensors) {
+  tf_finding f = {.differs = how == measure_steadiness, .alternative = TF_NONE};
+  bool own_wrong = false;
+  tvmflow_status status = how(m, part, tensors, &f.tensor, &f.tolerance_used);
+  if (status || f.tolerance_used <= 1) return status;
+  while (!f.right) {
+    own_wrong |= part.alternative == TF_NONE || m->avoided & TF_USE_SAFE_KERNELS;
+    if (!tf_part_replace(m, part, own_wrong, &f.alternative, &status)) break;
+    if (status) return status;
     f.replaced = true;
-    status = tf_use_alternative(m, call.alternative);
-    if (!status) status = repeat(m, call, tensors, &differs);
-    f.right = !differs;
+    part.alternative = f.alternative;
+    uint32_t worst;
+    double wrong = 0;
+    status = how(m, part, tensors, &worst, &wrong);
+    if (status) return status;
+    f.right = wrong <= 1;
+    // The calls that a wider alternative replaced are measured one by one.
+    if (tf_part_at(m, part.first).count != part.count) break;
   }
   trial->findings[trial->found++] = f;
-  return status;
+  return TVMFLOW_OK;
 }
 
-typedef tvmflow_status (*test)(tvmflow_model*, tf_trial*, tf_call, tested);
-
-static tvmflow_status each_call(tvmflow_model* m, tf_trial* trial, test what) {
+static tvmflow_status each_part(tvmflow_model* m, tf_trial* trial, measure how) {
   const tf_shape shape = tf_launches(m);
   const uint32_t all = tf_count(&m->plan, TF_TEST_TENSORS),
                  end = shape.first_launch + shape.launches;
   tvmflow_status status = tf_check_inputs(m);
   uint32_t next = 0;
-  while (next < all && m->plan.test_tensors[next].launch < shape.first_launch) ++next;
   for (uint32_t i = shape.first_launch; !status && i < end;) {
     if (tf_trial_stopped(trial)) break;
-    const tf_call call = tf_call_at(m, i);
-    i += call.count;
+    const tf_part part = tf_part_at(m, i);
+    const uint32_t before = next;
+    // Those of inner launches may not exist when an alternative replaces several calls.
+    const uint32_t last = i + part.count - 1;
+    const uint32_t begin = part.alternative == TF_NONE ? i : last;
+    while (next < all && m->plan.test_tensors[next].launch < begin) ++next;
     tested tensors = {next, 0};
-    while (next < all && m->plan.test_tensors[next].launch < i) ++next;
+    while (next < all && m->plan.test_tensors[next].launch <= last) ++next;
     tensors.count = next - tensors.first;
     // A function that failed once before is not listed twice.
-    status = tensors.count && trial->found < all ? what(m, trial, call, tensors) : run(m, call);
+    status =
+        tensors.count && trial->found < all ? try_part(m, trial, how, part, tensors) : run(m, part);
+    if (tf_part_at(m, i).count == part.count)
+      i += part.count;
+    else
+      next = before;
   }
   return status;
 }
 
+tvmflow_status tf_compare_tensors(tvmflow_model* m, uint32_t first, uint32_t count, double* used) {
+  const uint32_t all = tf_count(&m->plan, TF_TEST_TENSORS), last = first + count - 1;
+  tested tensors = {0, 0};
+  while (tensors.first < all && m->plan.test_tensors[tensors.first].launch < last) ++tensors.first;
+  for (uint32_t i = tensors.first; i < all && m->plan.test_tensors[i].launch == last; ++i)
+    ++tensors.count;
+  *used = INFINITY;
+  uint32_t worst;
+  return tensors.count ? check(m, tensors, &worst, used) : TVMFLOW_OK;
+}
+
 tvmflow_status tf_test_kernels(tvmflow_model* m, tf_trial* trial) {
   if (!tf_count(&m->plan, TF_TEST_TENSORS)) return TVMFLOW_OK;
-  return each_call(m, trial, check_values);
+  return each_part(m, trial, measure_values);
 }
 
 tvmflow_status tf_find_unsteady(tvmflow_model* m, tf_trial* trial) {
-  return each_call(m, trial, check_steadiness);
+  return each_part(m, trial, measure_steadiness);
 }

@@ -24,6 +24,11 @@ static void append_finding(const tvmflow_model* m, char* json, size_t bytes, con
   tf_describe_text(json, bytes, "nodes", m->plan.strings + t->nodes);
   tf_describe_text(json, bytes, "fault", f->differs ? "differs" : "wrong");
   if (!f->differs) append_number(json, bytes, "tolerance_used", f->tolerance_used);
+  if (f->replaced)
+    tf_append(json, bytes, "\"by\":\"%s\",",
+              f->alternative == TF_NONE                               ? "default"
+              : m->plan.alternatives[f->alternative].kind == TF_PLAIN ? "plain"
+                                                                      : "choice");
   tf_append(json, bytes, "\"replaced\":%s,\"right\":%s}", flag(f->replaced), flag(f->right));
 }
 
@@ -46,8 +51,10 @@ tvmflow_status tf_report(tvmflow_model* m, const tf_trial* trial) {
   tf_append(json, bytes, "\"tensors\":%u,\"runs\":%u,\"different_runs\":%u,",
             tf_count(&m->plan, TF_TEST_TENSORS), trial->runs, trial->different);
   tf_append(json, bytes, "\"recording_wrong\":%s,\"alternatives\":%u,\"alternatives_used\":%u,",
-            flag(trial->without_recording), tf_count(&m->plan, TF_ALTERNATIVES),
-            tf_alternatives_used(m));
+            flag(trial->without_recording), tf_alternatives_count(m, TF_PLAIN, false),
+            tf_alternatives_count(m, TF_PLAIN, true));
+  tf_append(json, bytes, "\"choices\":%u,\"choices_used\":%u,",
+            tf_alternatives_count(m, TF_CHOICE, false), tf_alternatives_count(m, TF_CHOICE, true));
   tf_append(json, bytes, "\"functions\":[");
   for (uint32_t i = 0; i < trial->found; ++i) {
     if (i) tf_append(json, bytes, ",");

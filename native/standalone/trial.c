@@ -13,6 +13,7 @@
 #include "open.h"
 #include "programs.h"
 #include "tensors.h"
+#include "tune.h"
 
 // Returns the i-th number of SplitMix64, which does not depend on those before it.
 static double uniform(uint64_t seed, uint64_t i) {
@@ -63,12 +64,19 @@ static tvmflow_status compare(tvmflow_model* m, const tf_test_output* test, tvmf
   return status;
 }
 
+tvmflow_status tf_set_test_inputs(tvmflow_model* m) {
+  tvmflow_status status = TVMFLOW_OK;
+  const uint32_t inputs = tf_count_each(&m->plan, TF_TEST_INPUTS);
+  for (uint32_t i = 0; !status && i < inputs; ++i) status = set(m, i);
+  return status;
+}
+
 // Replaces functions whose results differ between runs.  Sets whether there was one.
 static tvmflow_status replace_unsteady(tvmflow_model* m, tf_trial* trial, bool* replaced) {
-  const uint32_t used = tf_alternatives_used(m);
+  const uint32_t orders = m->orders;
   const tvmflow_status status =
       tf_count(&m->plan, TF_TEST_TENSORS) ? tf_find_unsteady(m, trial) : TVMFLOW_OK;
-  *replaced = tf_alternatives_used(m) != used;
+  *replaced = m->orders != orders;
   return status;
 }
 
@@ -139,9 +147,7 @@ static tvmflow_status repeat(tvmflow_model* m, tf_trial* trial, bool* differ) {
 
 // Tests the chosen shape.
 static tvmflow_status test_shape(tvmflow_model* m, tf_trial* trial) {
-  tvmflow_status status = TVMFLOW_OK;
-  const uint32_t inputs = tf_count_each(&m->plan, TF_TEST_INPUTS);
-  for (uint32_t i = 0; !status && i < inputs; ++i) status = set(m, i);
+  tvmflow_status status = tf_set_test_inputs(m);
   if (!status) status = tf_test_kernels(m, trial);
   if (!status) status = test_outputs(m, trial);
   for (bool replaced = true; !status && replaced;) {
@@ -157,7 +163,7 @@ static tvmflow_status test_shape(tvmflow_model* m, tf_trial* trial) {
 }
 
 tvmflow_status tf_try(tvmflow_model* m, tf_trial* trial) {
-  const uint32_t chosen = m->shape, used = tf_alternatives_used(m);
+  const uint32_t chosen = m->shape;
   tvmflow_status status = TVMFLOW_OK;
   trial->begin = tf_nanoseconds();
   trial->findings = calloc(tf_count(&m->plan, TF_TEST_TENSORS) + 1u, sizeof(tf_finding));
@@ -170,11 +176,13 @@ tvmflow_status tf_try(tvmflow_model* m, tf_trial* trial) {
   tf_sources_forget(m);
   if (!status && tf_trial_stopped(trial)) status = TVMFLOW_ERROR_CANCELLED;
   if (!status) status = tf_report(m, trial);
+  bool changed = trial->without_recording;
+  for (uint32_t i = 0; i < trial->found; ++i) changed |= trial->findings[i].replaced;
   free(trial->findings);
   trial->findings = NULL;
   if (status) return status;
   const bool right = trial->result.tolerance_used <= 1 && !trial->unlocated;
-  const bool changed = tf_alternatives_used(m) != used || trial->without_recording;
+  m->tested |= right;
   if (right && changed) tf_choice_store(m, false);
   if (trial->result.tolerance_used > 1)
     return tf_fail(&m->message, TVMFLOW_ERROR_WRONG,

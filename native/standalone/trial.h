@@ -8,9 +8,10 @@
 typedef struct tf_finding {
   uint32_t tensor;  // its test tensor
   double tolerance_used;
-  bool differs;   // between runs
-  bool replaced;  // by its alternative
-  bool right;     // with the alternative
+  bool differs;  // between runs
+  bool replaced;
+  bool right;            // with what replaces it
+  uint32_t alternative;  // that replaces it; TF_NONE: its own kernels, instead of a choice
 } tf_finding;
 
 typedef struct tf_trial {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import onnxruntime
 import tvmflow
 from support.interpreter import Interpreter
 from tvmflow.compiler.compilation import Compilation
-from tvmflow.compiler.driver import compile_model, run_stages
+from tvmflow.compiler.driver import build_again, compile_model, run_stages
 from tvmflow.compiler.options import CompileOptions
 from tvmflow.compiler.standalone.export import make_plan
 from tvmflow.compiler.standalone.self_test import values_of
@@ -51,7 +52,7 @@ def plan_of(
     )
     job = Compilation(model, options, Path("unused.so"))
     run_stages(job, until="build")
-    return make_plan(job, compile_model)
+    return make_plan(job, compile_model, partial(build_again, job))
 
 
 def seeded_arrays(plan: Plan) -> dict[str, np.ndarray]:

@@ -15,6 +15,7 @@ from tvmflow.module.standalone.format import (
     DTYPES,
     HEADER,
     WEIGHT_ALIGNMENT,
+    AlternativeKind,
     ArgumentKind,
     Kind,
     Section,
@@ -194,11 +195,13 @@ class Plan:
         row["nodes"] = self.strings(changes.pop("nodes", ""))
         return self._add(Section.TEST_TENSORS, **row | changes)
 
-    def alternative(self, first: int, count: int, other: int) -> int:
+    def alternative(
+        self, first: int, count: int, other: int, kind: AlternativeKind, calls: int = 1
+    ) -> int:
         """Let the last launches, from ``other`` on, be an alternative of ``count`` others."""
         last = len(self.rows[Section.LAUNCHES])
         row = {"first": first, "count": count, "other_first": other, "other_count": last - other}
-        return self._add(Section.ALTERNATIVES, **row)
+        return self._add(Section.ALTERNATIVES, **row, kind=kind, calls=calls)
 
     def weights(self) -> bytes:
         """Return the weights with their header."""

@@ -60,7 +60,7 @@ class Model:
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.library = ctypes.CDLL(str(path))
-        for name in ("message", "describe", "test_report"):
+        for name in ("message", "describe", "test_report", "tune_report"):
             getattr(self.library, f"tvmflow_{name}").restype = ctypes.c_char_p
         refused = None
         for library in _libraries(options):

@@ -105,17 +105,16 @@ class RemoteLibrary:
             )
         return Samples(tuple(each * 1e-6 for each in ns), REASONS[answer.u32()])
 
-    def profile(self, runs: int, shape: int = 0) -> list[list[tuple[float, float]]]:
-        """Return begin and end of each kernel in µs, for each run.
+    def profile(self, runs: int, shape: int = 0) -> list[list[tuple[str, float, float]]]:
+        """Return the name of each kernel, with its begin and end in µs, for each run.
 
         The library must have been opened with the flag `binding.PROFILE`.
         """
-        found: list[list[tuple[float, float]]] = []
+        found: list[list[tuple[str, float, float]]] = []
 
         def add(part: FieldReader) -> None:
-            part.u32()
-            numbers = np.frombuffer(part.rest(), "<u8").reshape(-1, 2) * 1e-3
-            found.append([(float(a), float(b)) for a, b in numbers])
+            times = [(part.u64(), part.u64(), part.text()) for _ in range(part.u32())]
+            found.append([(name, begin * 1e-3, end * 1e-3) for begin, end, name in times])
 
         request = Fields().u32(self._handle, shape, runs)
         with naming(self.path, self._device):

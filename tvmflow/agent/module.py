@@ -21,7 +21,6 @@ from ..module.module import Running
 from ..module.samples import random_inputs
 from ..module.setting import Setting
 from ..module.standalone import binding
-from ..module.standalone.format import Section
 from ..module.standalone.loaded import StandaloneModule, tensor_interfaces
 from ..module.standalone.read import EncodedPlan
 from ..module.standalone.tested import SelfTest
@@ -331,24 +330,16 @@ class _RemoteRunning:
             is_cpu = library.about.get("backend") == "cpu"
         finally:
             library.close()
-        plans = self._module._plans
-        launches = plans[-1 if is_cpu else 0].of_shape(Section.LAUNCHES, self._shape)
-        strings = plans[-1 if is_cpu else 0].text
-        measured: list[list[JsonObject]] = [
-            [
-                {
-                    "kernel": strings(int(launch["kernel"])),
-                    "start_us": begin,
-                    "us": end - begin,
-                    **{
-                        key: tuple(map(int, launch[key][: int(launch["dimensions"])]))
-                        for key in ("global", "local")
-                    },
-                }
-                for (begin, end), launch in zip(run, launches, strict=True)
-            ]
-            for run in times
-        ]
+        plan = self._module._plans[-1 if is_cpu else 0]
+        measured: list[list[JsonObject]] = []
+        for run in times:
+            sizes = plan.sizes_by_kernel(self._shape)
+            measured.append(
+                [
+                    {"kernel": name, "start_us": begin, "us": end - begin, **sizes[name].popleft()}
+                    for name, begin, end in run
+                ]
+            )
         return kernel_times(measured, "device")
 
     def _arrays(self, values: Sequence[object]) -> list[np.ndarray]:

@@ -72,7 +72,7 @@ PRECOMPILE_EXAMPLES = """
 
 @command
 @in_panels(
-    Apps_and_phones="format standalone fallback alternatives cpu weights embed_limit",
+    Apps_and_phones="format standalone fallback alternatives choices cpu weights embed_limit",
     Pictures_and_results="image_input result",
     Precision="dtype calibrate accumulate",
     Expert="input bound storage storage_overrides algorithms knobs keep_layout check_indices "

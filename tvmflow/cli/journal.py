@@ -249,7 +249,9 @@ def export_journal(
 @command
 def import_logs(
     files: Annotated[
-        list[Path], "FILE…", "AutoTVM logs (format 0.2), MetaSchedule databases or JSON exports."
+        list[Path],
+        "FILE…",
+        "AutoTVM logs (format 0.2), MetaSchedule databases, JSON exports or reports of libraries.",
     ],
     journal: Annotated[Path, "FILE", "Journal to append to or create."],
     device_name: Annotated[str, "NAME", "Device that the logs were measured on."] = "unknown",
@@ -258,6 +260,11 @@ def import_logs(
     usable: Annotated[
         bool, "Refuse trials that failed, and tasks that no schedule family computes."
     ] = False,
+    library: Annotated[
+        Path | None,
+        "FILE",
+        "Library of --choices that wrote the files (tvmflow_tune_report).",
+    ] = None,
 ) -> None:
     """Append the trials of other tools' logs to a journal; they are parsed, never executed."""
     from ..journal.journal import Journal
@@ -266,7 +273,12 @@ def import_logs(
 
     device = Device(key, device_name)
     with Journal.open(journal, "a") as target:
-        results = [import_file(target, path, device, origin, usable=usable) for path in files]
+        if library is not None:
+            from ..tuning.tuned_libraries import import_report
+
+            results = [import_report(target, path, library, origin) for path in files]
+        else:
+            results = [import_file(target, path, device, origin, usable=usable) for path in files]
     described = [{"file": r.path, "imported": r.records, "refused": r.refused} for r in results]
     if not print_json(described):
         for result in results:

@@ -31,6 +31,7 @@ from ..devices.choices import (
     EMBED_LIMIT_BYTES,
     FALLBACKS,
     FORMATS,
+    MOST_CHOICES,
     PRECISIONS,
     STANDALONE,
     STORAGES,
@@ -295,6 +296,13 @@ SHARED: dict[str, Any] = {
         words(*ALTERNATIVES),
         "Also add plain kernels to a standalone library for opencl, which replace those that the "
         "self-test finds wrong.",
+    ],
+    "choices": Annotated[
+        int,
+        typer.Option(min=0, max=MOST_CHOICES),
+        "N",
+        "Also add up to N other kernels for each of the hottest functions to a standalone library "
+        "for opencl, which tvmflow_tune times on the user's own device.",
     ],
     "cpu": Annotated[
         str | None,

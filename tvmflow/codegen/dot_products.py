@@ -40,6 +40,11 @@ _HALVES = (
     "}}\n"
 )
 
+# The functions for phones are tried in this order; `TVMFLOW_NO_DOT_PRODUCTS` is for drivers with
+# known faults, and `TVMFLOW_QCOM_DOT8` is set where the runtime has found Qualcomm's function right
+# (native/standalone/dot_products.c).  Arm's takes signed bytes only: a flipped sign bit subtracts
+# 128 from x, and the products of 128 and w are the same for all x of a tile.
+#
 # The feature, not the extension, shows that a driver has the packed functions: Intel's CPU runtime
 # reports cl_khr_integer_dot_product, but has none of them in OpenCL C 1.2.
 #
@@ -52,11 +57,27 @@ OPENCL = (
     """\
 #ifndef TVMFLOW_DOT4
 #define TVMFLOW_DOT4
-#if defined(__opencl_c_integer_dot_product_input_4x8bit_packed)
+#if defined(TVMFLOW_NO_DOT_PRODUCTS)
+#define TVMFLOW_PLAIN_DOT4
+#elif defined(__opencl_c_integer_dot_product_input_4x8bit_packed)
 static inline int tvmflow_dot4_1(int s, int x, int w) {
   return dot_acc_sat_4x8packed_us_int(as_uint(x), as_uint(w), s);
 }
+#elif defined(TVMFLOW_QCOM_DOT8)
+#pragma OPENCL EXTENSION cl_qcom_dot_product8 : enable
+static inline int tvmflow_dot4_1(int s, int x, int w) {
+  return qcom_dot8_acc(as_uint(w), as_uint(x), s);
+}
+#elif defined(cl_arm_integer_dot_product_accumulate_int8)
+#pragma OPENCL EXTENSION cl_arm_integer_dot_product_accumulate_int8 : enable
+static inline int tvmflow_dot4_1(int s, int x, int w) {
+  const int sum = arm_dot_acc(as_char4(x ^ (int)0x80808080u), as_char4(w), s);
+  return sum - arm_dot_acc((char4)(-128), as_char4(w), 0);
+}
 #else
+#define TVMFLOW_PLAIN_DOT4
+#endif
+#ifdef TVMFLOW_PLAIN_DOT4
 static inline int tvmflow_dot4_1(int s, int x, int w) {
   return s + convert_int(dot(convert_float4(as_uchar4(x)), convert_float4(as_char4(w))));
 }

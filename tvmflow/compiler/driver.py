@@ -101,13 +101,20 @@ def export(job: Compilation) -> None:
     if job.options.fallback is not None:
         processor = for_processor(job)
         _run_variants(processor, until="build")
-    write_library(job, processor, compile_model)
+    write_library(job, processor, compile_model, partial(build_again, job))
+
+
+def build_again(job: Compilation, options: CompileOptions) -> Compilation:
+    """Compile the same network with other options, up to its kernels."""
+    other = Compilation(job.source, options, job.output)
+    _run_variants(other, until="build")
+    return other
 
 
 def for_processor(job: Compilation) -> Compilation:
     """Return the compilation of the same network for the host's processors."""
     options = replace(
-        job.options, target="llvm", device="auto", fallback=None, alternatives="none",
+        job.options, target="llvm", device="auto", fallback=None, alternatives="none", choices=0,
         storage="auto", dtype="fp32", accumulate="auto", storage_overrides={}, algorithms={},
         knobs={}, journals=(),
         # Applications pass and get the same data with both, but there are no textures here.

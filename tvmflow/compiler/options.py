@@ -23,6 +23,7 @@ from ..devices.choices import (
     FALLBACKS,
     FORMATS,
     KEPT_FORMS,
+    MOST_CHOICES,
     SAFE,
     STANDALONE,
     TVM,
@@ -315,6 +316,10 @@ class CompileOptions:
         ``safe``: a standalone library for ``opencl`` has plain kernels for all functions, too, and
         expected values of the tensors between them.  Its self-test finds the functions that a
         driver computes wrongly, and uses the plain kernels for them.
+    choices
+        A standalone library for ``opencl`` has up to this many other kernels, 0 to 8, for each of
+        its hottest functions, which `tvmflow_tune` times on the device that it meets; and parts
+        compiled with other options (:mod:`tvmflow.compiler.standalone.other_options`).
     cpu
         Minimum processor for kernels for ``llvm`` or the fallback: a level of the host's
         architecture, from `tvmflow.devices.target.LEVELS`.  The default is this machine's, and
@@ -353,6 +358,7 @@ class CompileOptions:
     format: str = TVM
     fallback: str | None = None
     alternatives: str = "none"
+    choices: int = 0
     cpu: str | None = None
     weights: str | None = None
     embed_limit_bytes: int = EMBED_LIMIT_BYTES
@@ -460,6 +466,17 @@ class CompileOptions:
                 "a standalone library for opencl can have them.",
                 remedy="Use `target=opencl` with `format=standalone`, or leave `alternatives` out.",
             )
+        if type(self.choices) is not int or not 0 <= self.choices <= MOST_CHOICES:
+            raise TargetError(
+                f"Choices: expected a number from 0 to {MOST_CHOICES}, got {self.choices!r}.",
+                remedy="Use `choices=4`, or leave it out.",
+            )
+        if self.choices and (self.format != STANDALONE or spec.kind != "opencl"):
+            raise TargetError(
+                f"Choices were asked for the target {spec.kind} in the format {self.format}; "
+                "a standalone library for opencl can have them.",
+                remedy="Use `target=opencl` with `format=standalone`, or leave `choices` out.",
+            )
         on_cpu = self.format == STANDALONE and (spec.kind == "llvm" or self.fallback is not None)
         if on_cpu and spec.host is not None and Host.parse(spec.host).is_32_bit:
             raise TargetError(
@@ -534,6 +551,7 @@ class CompileKeywords(TypedDict, total=False):
     format: str
     fallback: str | None
     alternatives: str
+    choices: int
     cpu: str | None
     weights: str | None
     embed_limit_bytes: int

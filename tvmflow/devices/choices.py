@@ -28,6 +28,8 @@ FALLBACKS = ("cpu",)
 #: Further kernels of a standalone library for OpenCL, for those that a driver computes wrongly.
 SAFE = "safe"
 ALTERNATIVES = ("none", SAFE)
+#: Most choices of a function in a standalone library.
+MOST_CHOICES = 8
 #: Types in which a standalone library can store its weights.
 WEIGHTS = ("fp16", "int8")
 #: Backends of a standalone library, in the order of `tvmflow_backend`.

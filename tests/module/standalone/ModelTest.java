@@ -85,7 +85,8 @@ public final class ModelTest {
     }
 
     private static void tellsAndCancels(String path) {
-        ModelOptions options = new ModelOptions().priority(ModelOptions.Priority.LOW);
+        ModelOptions options = new ModelOptions().priority(ModelOptions.Priority.LOW)
+                .performance(ModelOptions.Performance.HIGH);
         try (Model model = Model.open(path, options)) {
             check(model.inputIndex("b/𝄞") == 1 && model.outputIndex("sum") == 0, "index");
             expect(
@@ -485,6 +486,10 @@ public final class ModelTest {
             check(model.selfTest().passed, model.selfTest().toString());
             check(model.selfTest().compared == 6, model.selfTest().toString());
             check(model.selfTest(3, 1, 9, true).report.contains("functions"), "a report");
+            model.tune(100);
+            check(model.tuneProgress() == 0.75, "progress");
+            check(model.awaitTuning().contains("used"), "a tuning's report");
+            expect(ModelException.class, "Tuning failed", () -> model.tune(-1));
             expect(IllegalArgumentException.class, "runs -1", () -> model.selfTest(-1, 0, 0, false));
         }
         try (Model model = Model.open(path)) {

@@ -285,6 +285,23 @@ tvmflow_status tvmflow_self_test(tvmflow_model* model, tvmflow_test* result) {
   return tvmflow_self_test_with(model, NULL, result);
 }
 
+tvmflow_status tvmflow_tune(tvmflow_model* model, uint32_t budget_ms,
+                            tvmflow_tune_progress progress, void* user) {
+  if (!budget_ms) return fail(model, TVMFLOW_ERROR_ARGUMENT, "Tuning");
+  progress(user, 0.75);
+  return TVMFLOW_OK;
+}
+
+tvmflow_status tvmflow_tune_wait(tvmflow_model* model) {
+  (void)model;
+  return TVMFLOW_OK;
+}
+
+const char* tvmflow_tune_report(const tvmflow_model* model) {
+  (void)model;
+  return "{\"used\":3}";
+}
+
 const char* tvmflow_test_report(const tvmflow_model* model) {
   (void)model;
   return "{\"functions\":[]}";

@@ -373,6 +373,28 @@ def test_the_cpu_has_no_objects_of_opencl(quick):
             model.call("opencl", None)
 
 
+@pytest.mark.parametrize("extension", ["cl_qcom_perf_hint", "cl_khr_fp16"])
+@pytest.mark.parametrize("performance", [0, 1, 2, 3])
+def test_hints_of_performance(opencl, driver, extension, performance):
+    fake = Fake(driver)
+    fake.set("EXTENSIONS", f"{extension} cl_qcom_priority_hint")
+    lines: list[str] = []
+    log = LOG(lambda _, level, text: lines.append(text.decode()) if level else None)
+    options = {"opencl_library": driver, "priority": 1, "performance": performance, "log": log}
+    try:
+        with api.Model(opencl, **options) as model:
+            np.testing.assert_allclose(model(X), [2 * X + WEIGHT], rtol=1e-6)
+        has = extension == "cl_qcom_perf_hint"
+        assert fake.fake_clocks() == (0x40C2 + performance if has and performance else 0)
+        assert bool(lines) == (not has and performance > 0)
+        assert not fake.violations
+        with pytest.raises(api.CallError, match="performance is 4, expected one of"):
+            api.Model(opencl, opencl_library=driver, performance=4)
+    finally:
+        fake.fake_priority()
+        fake.set("EXTENSIONS", None)
+
+
 @pytest.mark.parametrize("extension", ["cl_khr_priority_hints", "cl_qcom_priority_hint", ""])
 @pytest.mark.parametrize(("priority", "wanted"), [(0, ""), (1, "low"), (2, "high")])
 def test_priorities(opencl, driver, extension, priority, wanted):

@@ -285,7 +285,7 @@ def test_the_runtime_fits_each_host(host: str, tmp_path: Path):
     assert report.host == Host.parse(host)
     assert (report.android_refuses == ()) == ("android" in host)
     assert {"tvmflow_create", "tvmflow_self_test"} <= set(report.facts.exported)
-    assert output.stat().st_size < 195_000
+    assert output.stat().st_size < 210_000
     # It never ends the process, and needs neither the C++ library nor its exceptions.
     wanted = {symbol.name for symbol in report.facts.undefined}
     assert not wanted & {"abort", "exit", "_exit", "raise", "kill", "__assert_fail", "__assert2"}
@@ -296,7 +296,7 @@ def test_the_runtime_is_small():
     """Only its own files count, without bindings and the files that the plug-in uses, too."""
     sources = [path for path in (NATIVE / "standalone").iterdir() if path.suffix in (".c", ".h")]
     lines = sum(len(path.read_text().splitlines()) for path in sources)
-    assert 1000 < lines < 7200
+    assert 1000 < lines < 8100
 
 
 #: One exported function calls the other, like those of the real runtime.

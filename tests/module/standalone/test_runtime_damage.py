@@ -16,7 +16,7 @@ from support.fake_opencl import build_fake
 from support.small_plans import Plan, add_plan, sealed
 
 from tvmflow.module.standalone import binding
-from tvmflow.module.standalone.format import HEADER, RECORDS, Section
+from tvmflow.module.standalone.format import HEADER, RECORDS, AlternativeKind, Section
 
 SOURCE = Path(__file__).parent / "damage.c"
 SIZE = 64
@@ -47,7 +47,8 @@ def rich_plan() -> Plan:
     plan.rows[Section.TRANSFORMED].append({"derived": 1, "side": 2, "rows": np.ones(18)})
     plan.tensor(0, 2, np.arange(SIZE), stride=2)
     plan.tensor(1, image, np.arange(24), size=(3, 2))
-    plan.alternative(1, 1, plan.launch("other", [image], (6, 4, 2), (3, 2, 1), program=other))
+    launch = plan.launch("other", [image], (6, 4, 2), (3, 2, 1), program=other)
+    plan.alternative(1, 1, launch, AlternativeKind.PLAIN)
     return plan
 
 
@@ -206,8 +207,8 @@ WRONG = [
     (Section.PICTURES, 0, {"video": 2}),
     (Section.TEST_TENSORS, 1, {"launch": 2}),
     (Section.TEST_TENSORS, 0, {"allocation": 77}),
-    (Section.TEST_TENSORS, 0, {"half": 2}),
-    (Section.TEST_TENSORS, 1, {"half": 1}),
+    (Section.TEST_TENSORS, 0, {"dtype": 99}),
+    (Section.TEST_TENSORS, 1, {"dtype": 1}),
     (Section.TEST_TENSORS, 0, {"first_value": 2**31}),
     (Section.TEST_TENSORS, 1, {"first_value": SIZE}),
     (Section.TEST_TENSORS, 0, {"count": 0}),

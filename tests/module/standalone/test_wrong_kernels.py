@@ -15,8 +15,9 @@ from support.fake_opencl import Fake
 from support.small_plans import ADD, ADD_IMAGES, Plan, cpu_plan, uniform, values
 from support.standalone_api import ARGUMENT, NO_COMMAND_BUFFER, WRONG, CallError, Model
 
-from tvmflow.module.standalone.format import Section
+from tvmflow.module.standalone.format import AlternativeKind, Section
 
+PLAIN = AlternativeKind.PLAIN
 W = values(64)
 X = values(64)
 #: Steady runs after which a device is not tested again (native/standalone/companion.h).
@@ -54,13 +55,13 @@ def chain(*, alternatives: bool = True, size: int = 64) -> Plan:
     if alternatives:
         first = plan.program(kernel("add_a_plain"))
         launch = plan.launch("add_a_plain", [x, w, t, np.float32(2)], (size,), program=first)
-        plan.alternative(0, 1, launch)
+        plan.alternative(0, 1, launch, PLAIN)
         second = plan.program(kernel("add_b_plain") + COPY)
         workspace = plan.buffer(4 * size)
         launch = plan.launch("copy_plain", [t, workspace], (size,), program=second)
         arguments = [workspace, w, y, np.float32(3)]
         plan.launch("add_b_plain", arguments, (size,), program=second)
-        plan.alternative(1, 1, launch)
+        plan.alternative(1, 1, launch, PLAIN)
     return plan
 
 
@@ -326,7 +327,7 @@ def test_all_shapes_are_tested(link, opened, fake):
     program = plan.program(kernel("add_plain"))
     for number, size in enumerate(sizes):
         launch = plan.launch("add_plain", [x, w, y, np.float32(2)], (size,), program=program)
-        plan.alternative(number, 1, launch)
+        plan.alternative(number, 1, launch, PLAIN)
     plan.rows[Section.SHAPES] += [{"first_launch": n, "launches": 1} for n in (0, 1)]
     fake.set("WRONG", "kernel add_b")
     with opened(link(plan)) as model:

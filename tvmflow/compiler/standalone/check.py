@@ -45,8 +45,8 @@ def check_alternatives(plan: Plan) -> None:
     signatures = {name: parameters_of(source, name) for name, source in sources.items()}
     known = {operand.tensor.allocation for operand in _operands(plan.launches)}
     for alternative in plan.alternatives:
-        call = plan.calls[alternative.call]
-        usual = plan.launches[call.first : call.first + call.count]
+        calls = plan.calls[alternative.call : alternative.call + alternative.calls]
+        usual = plan.launches[calls[0].first : calls[-1].first + calls[-1].count]
         results = {o.tensor.allocation for o in _operands(usual) if o.written}
         for launch in alternative.launches:
             where = f"an alternative's launch, {launch.kernel}"
@@ -54,7 +54,7 @@ def check_alternatives(plan: Plan) -> None:
             _check_no_overlap(_operands([launch]), where)
         written = {o.tensor.allocation for o in _operands(alternative.launches) if o.written}
         if written & known - results:
-            raise _wrong(f"the alternative of {call.function} writes other tensors")
+            raise _wrong(f"an alternative of {calls[0].function} writes other tensors")
 
 
 def _operands(launches: Iterable[Launch]) -> list[Operand]:

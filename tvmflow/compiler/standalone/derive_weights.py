@@ -7,7 +7,7 @@ these represent it exactly.  An instance derives the other forms when it is crea
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 
 import numpy as np
@@ -26,10 +26,21 @@ def derive_weights(plan: Plan, fallback: Plan | None, kind: str | None) -> dict[
     ``kind`` is the type that large weights are stored in, ``None`` for their own; see
     `CompileOptions.weights`.
     """
-    small = _small(plan.weights, kind)
-    arrays = dict(plan.weights)
+    usual = {n: array for n, array in plan.weights.items() if n not in plan.alternative_weights}
+    small = _small(usual, kind)
+    arrays = dict(usual)
+    if plan.alternative_weights:
+        others = Plan(weights={n: plan.weights[n] for n in plan.alternative_weights})
+        added = _share(usual, others, small, "choice")
+        small |= _small(added, kind)
+        # Windows are smaller than their transforms, of which other weights may be derived.
+        kept = {*small, *others.stored_names.values()}
+        windows = {name: array for name, array in added.items() if name not in small}
+        arrays = _transformed(plan, arrays, windows, kept) | added
+        plan.derived |= others.derived
+        plan.stored_names |= others.stored_names
     if fallback is not None:
-        added = _share(plan.weights, fallback, small)
+        added = _share(arrays, fallback, small, "cpu")
         small |= _small(added, kind)
         arrays |= added
         _derive_from_small(fallback, small)
@@ -68,9 +79,14 @@ def _steps_of(name: str) -> str:
 
 
 def _share(
-    arrays: Mapping[str, np.ndarray], fallback: Plan, small: Mapping[str, SmallWeight]
+    arrays: Mapping[str, np.ndarray],
+    fallback: Plan,
+    small: Mapping[str, SmallWeight],
+    prefix: str,
 ) -> dict[str, np.ndarray]:
     """Derive weights of the fallback from the other plan's ``arrays``; return the rest of them.
+
+    The names of the rest begin with ``prefix``.
 
     A weight of equal content is shared, as is one that differs only in its blocks, or is the
     Winograd transform of another.  From a ``small`` weight only other blocks are derived: a
@@ -103,10 +119,35 @@ def _share(
                 matrix = matrix_of_weights(outputs)
                 fallback.derived[name] = DerivedWeight(arrays[found], array.shape[-1], matrix)
         if found is None:
-            found = stored[digest] = f"cpu:{name}"
+            found = stored[digest] = f"{prefix}:{name}"
             added[found] = array
         fallback.stored_names[name] = found
     return added
+
+
+def _transformed(
+    plan: Plan,
+    arrays: Mapping[str, np.ndarray],
+    windows: Mapping[str, np.ndarray],
+    kept: Collection[str],
+) -> dict[str, np.ndarray]:
+    """Derive weights of a plan that are Winograd transforms of windows; return the rest of them.
+
+    Those that are ``kept`` stay as they are.
+    """
+    known = {n: w for n, w in windows.items() if w.ndim == 5 and w.shape[2:4] == (TAPS, TAPS)}
+    left = dict(arrays)
+    for name, array in arrays.items():
+        if name in kept or array.ndim != 4 or (outputs := _TILES.get(array.shape[0])) is None:
+            continue
+        same = (n for n, w in known.items() if w.shape[1] == array.shape[2])
+        found = next((n for n in same if _is_transform(known[n], array, outputs)), None)
+        if found is not None:
+            matrix = matrix_of_weights(outputs)
+            plan.derived[name] = DerivedWeight(known[found], array.shape[-1], matrix)
+            plan.stored_names[name] = found
+            del left[name]
+    return left
 
 
 #: Outputs of a Winograd tile, by the number of planes of its weights.

@@ -90,7 +90,9 @@ class PlanExtractor:
             self.env[param] = self._tensor(info.name, info.shape, info.dtype, scope)
             self.plan.inputs.append(Interface(info, self.env[param]))
         for binding in bindings_of(main):
-            self.env[binding.var] = self._value(binding.var, binding.value)
+            self.env[binding.var] = value = self._value(binding.var, binding.value)
+            if isinstance(binding.value, relax.Var) and isinstance(value, PlanTensor):
+                self.plan.names[id(value)] = binding.var.name
         results = self._operand(main.body.body)
         self._results(results if isinstance(results, tuple) else (results,))
         used = {launch.kernel for launch in self.plan.launches}

@@ -29,6 +29,10 @@ from ..shapes import nodes_by_function
 #: Most bytes of all values, of 4 bytes each, and most values of a tensor.
 BYTES, MOST = 64 << 10, 1024
 FLOATS = ("float32", "float16")
+#: Absolute tolerance of integers: steps, and the share of the largest magnitude.  Sums of products
+#: differ where a factor was rounded to the next step.  Other integers may be indices, of which any
+#: may be right where two numbers are nearly equal.
+INTEGERS = {"int8": (1, 0.0), "uint8": (1, 0.0), "int32": (1, 0.01)}
 
 
 def expected_tensors(
@@ -64,7 +68,7 @@ def expected_tensors(
         for index, call in calls.items():
             for tensor, array in loops.run(call, values):
                 values[id(tensor)] = array
-                if array.dtype.name in FLOATS and call.function != COPY:
+                if array.dtype.name in (*FLOATS, *INTEGERS) and call.function != COPY:
                     nodes = tuple(names.get(call.function, ()))
                     found.append(_expected(index, tensor, array, nodes, table, most))
             for tensor in call.operands:
@@ -84,9 +88,16 @@ def _expected(
     most: int,
 ) -> ExpectedTensor:
     """Return the elements of a tensor to compare, in the order of its memory."""
-    tolerance = table[array.dtype.name]
-    finite = np.abs(array[np.isfinite(array)])
+    finite = np.abs(array[np.isfinite(array)].astype(np.float64))
+    largest = float(finite.max()) if finite.size else 0.0
     values = array.astype(np.float32)
+    stored = "float16" if is_half(tensor.scope or "") else array.dtype.name
+    if stored in INTEGERS:
+        steps, share = INTEGERS[stored]
+        relative, absolute = 0.0, max(steps, share * largest)
+    else:
+        tolerance = table[array.dtype.name]
+        relative, absolute = tolerance.relative, tolerance.absolute * largest
     if array.ndim == 5:
         # Lanes after the last channel are undefined; how many there are is not known here.
         values[:, -1, :, :, 1:] = np.nan
@@ -97,9 +108,7 @@ def _expected(
     flat = values.ravel()
     # An odd stride reaches all lanes of a block of channels.
     stride = max(1, -(-flat.size // most)) | 1
-    absolute = tolerance.absolute * (float(finite.max()) if finite.size else 0.0)
-    in_half = is_half(tensor.scope or "") or array.dtype == np.float16
-    how = in_half, size, stride, tolerance.relative, absolute
+    how = stored, size, stride, relative, absolute
     return ExpectedTensor(call, tensor, nodes, *how, flat[::stride])
 
 

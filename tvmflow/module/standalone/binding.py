@@ -57,7 +57,7 @@ class Options(ctypes.Structure):
     _fields_ = _fields(
         struct_size=_SIZE, device_index=_U4, flags=_U4, opencl_library=_TEXT, cache_folder=_TEXT,
         weights_path=_TEXT, cl_context=_POINTER, cl_device=_POINTER, backend=_U4, cpu_threads=_U4,
-        priority=_U4, log=LOG, log_user=_POINTER, drivers=_TEXT,
+        priority=_U4, log=LOG, log_user=_POINTER, drivers=_TEXT, performance=_U4,
     )  # fmt: skip
 
 
@@ -114,6 +114,8 @@ class TestOptions(ctypes.Structure):
 TEST_FIELDS = ("runs", "pause_ms", "budget_ms", "flags")
 #: Flag of `TestOptions`: another instance of the library runs at the same time.
 TEST_SECOND_INSTANCE = 1
+#: Type `tvmflow_tune_progress`.
+TUNE_PROGRESS = ctypes.CFUNCTYPE(None, _POINTER, _DOUBLE)
 _MODEL, _INDEX, _STATUS = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int
 _KERNELS = ctypes.POINTER(MeasuredKernel)
 #: Functions of the library, with the types of their results and parameters.
@@ -129,6 +131,9 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "profile": (_STATUS, (_MODEL, ctypes.POINTER(_KERNELS), ctypes.POINTER(_U4))),
     "self_test_with": (_STATUS, (_MODEL, ctypes.POINTER(TestOptions), ctypes.POINTER(Test))),
     "test_report": (_TEXT, (_MODEL,)),
+    "tune": (_STATUS, (_MODEL, _U4, TUNE_PROGRESS, _POINTER)),
+    "tune_wait": (_STATUS, (_MODEL,)),
+    "tune_report": (_TEXT, (_MODEL,)),
     "memory": (_STATUS, (_MODEL, ctypes.POINTER(MemoryInfo))),
     "cancel": (None, (_MODEL,)),
     "set_image": (_STATUS, (_MODEL, _INDEX, ctypes.POINTER(ImageData))),

@@ -34,6 +34,10 @@ _STORED = ("int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "fl
 CHANNEL_TYPES = {dtype: code for code, dtype in enumerate(_STORED, 0x10D7)}
 #: Options of the OpenCL compiler, as for modules that run in Python (native/opencl/program.cc).
 BUILD_OPTIONS = "-cl-mad-enable"
+#: A further one of programs with dot products (native/standalone/dot_products.h).
+HAS_DOTS = "-DTVMFLOW_DOTS"
+#: Prefix of the functions for these (`tvmflow.ir.dot_products`, which needs TVM).
+DOT_FUNCTION = "tvmflow_dot4_"
 
 
 def encode(plan: Plan, weights: WrittenWeights) -> bytes:
@@ -76,12 +80,12 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
     for launch in plan.launches:
         _add_launch(launch, program_of, strings, rows)
     for alternative in plan.alternatives:
-        call = plan.calls[alternative.call]
-        row = {"first": call.first, "count": call.count}
-        row |= {
-            "other_first": len(rows[Section.LAUNCHES]),
-            "other_count": len(alternative.launches),
-        }
+        begin = plan.calls[alternative.call]
+        end = plan.calls[alternative.call + alternative.calls - 1]
+        row = {"first": begin.first, "count": end.first + end.count - begin.first}
+        row |= {"other_first": len(rows[Section.LAUNCHES])}
+        row |= {"other_count": len(alternative.launches)}
+        row |= {"kind": alternative.kind, "calls": alternative.calls}
         rows[Section.ALTERNATIVES].append(row)
         for launch in alternative.launches:
             _add_launch(launch, program_of, strings, rows)
@@ -112,7 +116,7 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
     for expected in plan.test_tensors:
         call, count = plan.calls[expected.call], len(expected.values)
         row = {"launch": call.first + call.count - 1, "first_value": first, "count": count}
-        row |= {"allocation": expected.tensor.allocation, "half": int(expected.is_half)}
+        row |= {"allocation": expected.tensor.allocation, "dtype": DTYPES[expected.dtype]}
         row |= {"nodes": strings(", ".join(expected.nodes))}
         row |= {name: getattr(expected, name) for name in ("size", "stride", "rtol", "atol")}
         rows[Section.TEST_TENSORS].append(row)
@@ -192,7 +196,8 @@ def _programs(plan: Plan, strings: Strings) -> tuple[list[JsonObject], dict[str,
         texts.append("".join(minify(text, declared) for text in kernels.values()))
     source, rows = b"", []
     for text in texts:
-        options, size = strings(BUILD_OPTIONS), len(text.encode())
+        has_dots, size = DOT_FUNCTION in text, len(text.encode())
+        options = strings(f"{BUILD_OPTIONS} {HAS_DOTS}" if has_dots else BUILD_OPTIONS)
         rows.append({"offset": len(source), "bytes": size, "options": options})
         source += text.encode()
     return rows, program_of, source

@@ -17,7 +17,7 @@ PLAN_MAGIC = b"TVMFPLAN"
 WEIGHTS_MAGIC = b"TVMFWGTS"
 #: Versions of the layouts of plans and weights.  Each library contains the runtime for its own
 #: plan, so only the current layout is read here, and every change increments the number.
-VERSION = 2
+VERSION = 3
 WEIGHTS_VERSION = 1
 #: Largest factor by which a DEFLATE stream can grow (native/standalone/plan.h).
 INFLATE_RATIO = 1032
@@ -61,6 +61,13 @@ class Kind(IntEnum):
 
     BUFFER = 0
     IMAGE = 1
+
+
+class AlternativeKind(IntEnum):
+    """What an alternative is for, in the plan's code."""
+
+    PLAIN = 0  #: For drivers that compute other kernels wrongly.
+    CHOICE = 1  #: For devices on which it is faster.
 
 
 class ArgumentKind(IntEnum):
@@ -125,11 +132,13 @@ RECORDS: dict[Section, np.dtype] = {
     Section.TRANSFORMED: _record(derived=_U4, side=_U4, rows=(_F8, 18)),
     Section.DIGESTS: np.dtype("V32"),
     Section.TEST_TENSORS: _record(
-        launch=_U4, allocation=_U4, half=_U4, size=(_U4, 2), first_value=_U4, count=_U4,
+        launch=_U4, allocation=_U4, dtype=_U4, size=(_U4, 2), first_value=_U4, count=_U4,
         stride=_U4, nodes=_U4, rtol=_F4, atol=_F4,
     ),
     Section.TENSOR_VALUES: np.dtype(_F4),
-    Section.ALTERNATIVES: _record(first=_U4, count=_U4, other_first=_U4, other_count=_U4),
+    Section.ALTERNATIVES: _record(
+        first=_U4, count=_U4, other_first=_U4, other_count=_U4, kind=_U4, calls=_U4
+    ),
 }  # fmt: skip
 
 HEADER = _record(

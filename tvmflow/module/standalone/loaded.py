@@ -13,7 +13,7 @@ import ctypes
 import json
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +37,7 @@ from .code_digest import check_code
 from .format import DTYPES, Section
 from .read import INTERFACES, EncodedPlan, find_plans, interfaces, pictures_of, readable
 from .tested import SelfTest
+from .tuned import Tuned
 
 
 class StandaloneModule(Module):
@@ -142,6 +143,37 @@ class StandaloneModule(Module):
                 failure.details = found.details
                 raise failure
             return found
+
+    def tune(
+        self, budget_ms: int = 1000, progress: Callable[[float], object] | None = None
+    ) -> Tuned:
+        """Time the choices in the library on the device, and use those that are faster.
+
+        It ends when nothing is left to time, or the device and its compiler have worked for
+        ``budget_ms``; the next call goes on from there.  ``progress`` gets the share that is done,
+        in another thread.
+
+        Raises `InputError` for a budget of 0, and `DeviceError` if the library has no choices, or
+        the device fails.
+        """
+        if not 0 < budget_ms < 1 << 32:
+            raise InputError(
+                f"Tuning got budget_ms={budget_ms}, expected a number from 1 to {(1 << 32) - 1}.",
+                remedy="Use `budget_ms=1000`.",
+            )
+
+        def report(_: object, done: float) -> None:
+            if progress is not None:
+                progress(done)
+
+        callback = binding.TUNE_PROGRESS(report)
+        with self._lock:
+            instance = self._instance()
+            instance._call("tune", budget_ms, callback, None, attempt="Tuning")
+            # It must not be collected before the thread has ended.
+            instance._call("tune_wait", attempt="Tuning")
+            del callback
+            return Tuned(json.loads(instance._library["tune_report"](instance._model)))
 
     def describe(self) -> JsonObject:
         """Return the library's report: device, memory, recording, and origin of its programs."""

@@ -17,6 +17,7 @@ from ...ir.machine_code import MachineCode
 from ...ir.scope import CHANNELS, Extent, extent_of, is_half, is_texture
 from ...ir.tensors import TensorInfo, dtype_from_name
 from ...runtime.json_types import JsonObject
+from .format import AlternativeKind
 from .pictures import Picture
 from .small_weights import Form
 
@@ -125,7 +126,7 @@ class ExpectedTensor:
     call: int  #: Number of the call that computes it.
     tensor: PlanTensor
     nodes: tuple[str, ...]  #: The ONNX nodes of the call's function.
-    is_half: bool  #: Whether elements in memory have 16 bits.
+    dtype: str  #: Of the elements in memory.
     size: tuple[int, int]  #: Columns and rows of an image; zeros for a buffer.
     stride: int
     rtol: float
@@ -135,10 +136,12 @@ class ExpectedTensor:
 
 @dataclass(frozen=True)
 class Alternative:
-    """Other launches for a call, with the same results."""
+    """Other launches for a call or several, with the same results."""
 
     call: int
     launches: tuple[Launch, ...]
+    kind: AlternativeKind
+    calls: int = 1
 
 
 @dataclass(frozen=True)
@@ -193,9 +196,13 @@ class Plan:
     test_inputs: list[SeededInput] = field(default_factory=list)
     test_outputs: list[ExpectedOutput] = field(default_factory=list)
     test_tensors: list[ExpectedTensor] = field(default_factory=list)
+    #: Names in the model of tensors between functions, by the identity of the tensor.
+    names: dict[int, str] = field(default_factory=dict)
     #: Alternatives of calls, and the source of each program of their kernels.
     alternatives: list[Alternative] = field(default_factory=list)
     alternative_sources: list[dict[str, str]] = field(default_factory=list)
+    #: Names of weights that only alternatives read.
+    alternative_weights: set[str] = field(default_factory=set)
     metadata: JsonObject = field(default_factory=dict)
     #: Inputs that take pictures, and outputs of boxes, the same in all shapes.
     pictures: list[Picture] = field(default_factory=list)

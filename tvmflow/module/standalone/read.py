@@ -39,6 +39,7 @@ from .format import (
     VERSION,
     WEIGHTS_HEADER,
     WEIGHTS_MAGIC,
+    AlternativeKind,
     Kind,
     Section,
     digests_of,
@@ -407,12 +408,13 @@ def _fallback(plan: EncodedPlan) -> JsonObject:
 
 
 def _alternatives(plan: EncodedPlan) -> JsonObject:
-    """Return what plain kernels a plan has, and what they and the values to test them add."""
+    """Return what plain kernels and choices a plan has, and the bytes that they add."""
     found, tensors = plan[Section.ALTERNATIVES], plan[Section.TEST_TENSORS]
     launches = plan.launches_of_alternatives
     programs = plan[Section.PROGRAMS][np.unique(launches["program"])]
     return {
-        "calls": len(found),
+        "calls": int((found["kind"] == AlternativeKind.PLAIN).sum()),
+        "choices": int((found["kind"] == AlternativeKind.CHOICE).sum()),
         "tensors": len(tensors),
         "source": int(programs["bytes"].sum()),
         "values": plan[Section.TENSOR_VALUES].nbytes,

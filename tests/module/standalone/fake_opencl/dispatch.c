@@ -9,6 +9,4 @@ void* fake_dispatch[160];
 #define FILL(name, index, result, parameters) fake_dispatch[index] = (void*)name;
 TVMFLOW_OPENCL_ENTRY_POINTS(DECLARE)
 
-__attribute__((constructor)) static void fill(void) {
-  TVMFLOW_OPENCL_ENTRY_POINTS(FILL)
-}
+__attribute__((constructor)) static void fill(void) { TVMFLOW_OPENCL_ENTRY_POINTS(FILL) }

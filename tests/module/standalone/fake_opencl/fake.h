@@ -73,6 +73,7 @@ enum {
 // Qualcomm's property of queues whose launches are recorded.
 #define FAKE_QUEUE_RECORDABLE (1u << 30)
 #define FAKE_CONTEXT_PRIORITY_QCOM 0x40C9
+#define FAKE_CONTEXT_PERF_QCOM 0x40C2
 extern const char* fake_asked_priority;  // of a context or queue: "low" or "high"
 
 typedef enum fake_kind {
@@ -269,6 +270,8 @@ FAKE_API cl_int clReleaseCommandBufferKHR(void* buffer);
 FAKE_API cl_int clReleaseRecordingQCOM(void* recording);
 // kernels.c
 cl_int fake_run_kernel(const fake_command* command);
+// Lets time pass on the device's clock.
+void fake_pass(cl_ulong ns);
 cl_int fake_check_launch(const char* function, const fake_queue* queue, const fake_kernel* kernel,
                          cl_uint dimensions, const size_t* offset, const size_t* global,
                          const size_t* local);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "fake.h"
 #include "half.h"
@@ -244,10 +245,38 @@ static bool computes_wrong(const fake_command* command) {
   return strcmp(fault, "all") == 0 || !strstr(program->options, fault);
 }
 
+// Takes the time that the setting SLOW gives a kernel.
+static void take_time(const char* name) {
+  const size_t length = strlen(name);
+  for (const char* at = fake_text("SLOW"); at && *at; at = strchr(at, ',')) {
+    if (*at == ',') ++at;
+    if (strncmp(at, name, length) != 0 || at[length] != '=') continue;
+    const struct timespec time = {0, atol(at + length + 1) * 1000};
+    (void)nanosleep(&time, NULL);
+    fake_pass((cl_ulong)time.tv_nsec);
+  }
+}
+
+// Qualcomm's dot product; the setting DOT8 is "unsigned" if both factors are.
+static void put_dot8(const fake_command* command) {
+  uint32_t w, x;
+  memcpy(&w, command->arguments[1].value, sizeof(w));
+  memcpy(&x, command->arguments[2].value, sizeof(x));
+  const bool both = strcmp(fake_text("DOT8"), "unsigned") == 0;
+  int32_t sum = 5;
+  for (int byte = 0; byte < 32; byte += 8) {
+    const int32_t factor = both ? (int32_t)(w >> byte & 255) : (int8_t)(w >> byte);
+    sum += factor * (int32_t)(x >> byte & 255);
+  }
+  memcpy(command->arguments[0].memory->data, &sum, sizeof(sum));
+}
+
 cl_int fake_run_kernel(const fake_command* command) {
   const fake_kernel* kernel = command->kernel;
+  take_time(kernel->name);
   kernel->program->complete = true;
   if (strncmp(kernel->name, "picture", 7) == 0) put_picture(command);
+  if (strcmp(kernel->name, "tvmflow_dot8") == 0) put_dot8(command);
   const bool adds = strncmp(kernel->name, "add", 3) == 0;
   if (!adds && strncmp(kernel->name, "scale", 5) != 0 && strncmp(kernel->name, "copy", 4) != 0)
     return CL_SUCCESS;

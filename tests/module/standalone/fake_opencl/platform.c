@@ -126,6 +126,14 @@ FAKE_API cl_int clGetDeviceInfo(cl_device_id id, cl_uint what, size_t room, void
   return CL_INVALID_VALUE;
 }
 
+static int fake_asked_clocks;
+// Returns the hint of performance of the last context that had one, and forgets it.
+FAKE_API int fake_clocks(void) {
+  const int asked = fake_asked_clocks;
+  fake_asked_clocks = 0;
+  return asked;
+}
+
 FAKE_API cl_context clCreateContext(const intptr_t* properties, cl_uint count,
                                     const cl_device_id* ids,
                                     void (*notify)(const char*, const void*, size_t, void*),
@@ -138,6 +146,8 @@ FAKE_API cl_context clCreateContext(const intptr_t* properties, cl_uint count,
   for (const intptr_t* p = properties; p && *p; p += 2)
     if (p[0] == FAKE_CONTEXT_PRIORITY_QCOM && fake_has_extension("cl_qcom_priority_hint"))
       fake_asked_priority = p[1] == 0x40CC ? "low" : p[1] == 0x40CA ? "high" : "wrong";
+    else if (p[0] == FAKE_CONTEXT_PERF_QCOM && fake_has_extension("cl_qcom_perf_hint"))
+      fake_asked_clocks = (int)p[1];
     else
       FAKE_REQUIRE_CREATE(p[0] == CL_CONTEXT_PLATFORM && p[1] == (intptr_t)&platform, code,
                           CL_INVALID_PLATFORM, "property 0x%zx", (size_t)p[0]);

@@ -7,6 +7,8 @@
 static cl_ulong clock_ns = 1000;
 enum { kCommandNs = 1500 };
 
+void fake_pass(cl_ulong ns) { clock_ns += ns; }
+
 void fake_free_command(fake_command* command) {
   if (command->source) fake_unuse(&command->source->object);
   if (command->destination) fake_unuse(&command->destination->object);

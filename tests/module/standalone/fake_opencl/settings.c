@@ -30,6 +30,8 @@ static struct {
     {"WRONG", "", NULL},         // what computes wrong: all, replay, binary, "kernel NAME", or
                                  // programs that are built without this option
     {"WRONG_RATE", "1", NULL},   // of what computes wrong, one launch in so many does
+    {"DOT8", "signed", NULL},    // the first factor of Qualcomm's dot product; or unsigned
+    {"SLOW", "", NULL},          // microseconds of kernels: "NAME=US,NAME=US"
     {"RECORDABLE", "64", NULL},  // launches that one of Qualcomm's recordings takes
     {"STUB", "0", NULL},         // 1: transfers and launches return at once and do nothing
 };

@@ -367,6 +367,34 @@ public final class Model implements Closeable {
         return new SelfTest(!wrong, numbers[0], numbers[1], (long) numbers[2], report);
     }
 
+    /**
+     * Begins to time the choices in a library of {@code --choices N} on this device, in a thread of
+     * its own and while the model does not run. Choices that give the right results and are faster
+     * are used from the next call on, and at once in later starts with this cache folder.
+     *
+     * @param budgetMs time that the device and its compiler may work, in milliseconds; the next
+     *     tuning goes on from there
+     */
+    public synchronized void tune(int budgetMs) {
+        Native.check(opened(), Native.tune(opened(), Math.max(0, budgetMs)));
+    }
+
+    /** Waits for the end of the tuning, and returns its result as JSON: see docs/standalone.md. */
+    public synchronized String awaitTuning() {
+        Native.check(opened(), Native.tuneWait(opened()));
+        return tuneReport();
+    }
+
+    /** Returns the share of the tuning that is done, up to 1. */
+    public synchronized double tuneProgress() {
+        return Native.tuneProgress(opened());
+    }
+
+    /** Returns the result of the last tuning that has ended, as JSON; "{}" without one. */
+    public synchronized String tuneReport() {
+        return Native.text(Native.tuneReport(opened()));
+    }
+
     /** Frees the device's memory; a second call does nothing. */
     @Override
     public synchronized void close() {

@@ -22,6 +22,14 @@ public final class ModelOptions {
         HIGH
     }
 
+    /** Clocks of the GPU, and the energy that they take: a hint for Qualcomm's drivers. */
+    public enum Performance {
+        DEFAULT,
+        HIGH,
+        NORMAL,
+        LOW
+    }
+
     /** Level of a line of the log. */
     public enum Level {
         /** Choices, builds, hits in the cache. */
@@ -52,6 +60,7 @@ public final class ModelOptions {
     private int flags;
     private Backend backend = Backend.AUTO;
     private Priority priority = Priority.DEFAULT;
+    private Performance performance = Performance.DEFAULT;
     private int cpuThreads;
     private Log log;
 
@@ -140,6 +149,12 @@ public final class ModelOptions {
         return this;
     }
 
+    /** Sets the clocks of the GPU, a hint for drivers that support it. */
+    public ModelOptions performance(Performance wanted) {
+        performance = wanted;
+        return this;
+    }
+
     /** Sets the receiver of the log, also of opening the model; its exceptions are ignored. */
     public ModelOptions log(Log receiver) {
         log = receiver;
@@ -187,6 +202,8 @@ public final class ModelOptions {
 
     /** Returns the numbers in the order of {@code Native.open}. */
     long[] numbers() {
-        return new long[] {device, flags, backend.ordinal(), cpuThreads, priority.ordinal()};
+        return new long[] {
+            device, flags, backend.ordinal(), cpuThreads, priority.ordinal(), performance.ordinal()
+        };
     }
 }

@@ -96,6 +96,14 @@ final class Native {
 
     static native byte[] testReport(long handle);
 
+    static native int tune(long handle, int budgetMs);
+
+    static native int tuneWait(long handle);
+
+    static native double tuneProgress(long handle);
+
+    static native byte[] tuneReport(long handle);
+
     static native int selfTest(
             long handle, int runs, int pauseMs, int budgetMs, int flags, double[] numbers);
 }

@@ -17,8 +17,10 @@ final class Words {
         {"The options' device_index", "ModelOptions.device"},
         {"The options' backend", "ModelOptions.backend"},
         {"The options' priority", "ModelOptions.priority"},
+        {"The options' performance", "ModelOptions.performance"},
         {"planes, cl_memory and hardware_buffer", "buffers with planes and a HardwareBuffer"},
         {"tvmflow_wait", "Model.await"},
+        {"tvmflow_tune_wait", "Model.awaitTuning"},
         {"tvmflow_input", "Model.inputs"},
         {"tvmflow_output", "Model.outputs"},
     };

@@ -1,0 +1,275 @@
+"""Parts of a network compiled with other options, as choices of a library.
+
+The network is compiled again: with the other algorithm for convolutions, without textures, or with
+sums in 16 bits.  Both plans are cut where they hold the same tensors in the same storage; what
+differs between two cuts is a choice.  With another algorithm for ``b``::
+
+    plan     a, b_input, b_product, b_output, c      cuts after a, b_output, c
+    other    a, b, c                                 cuts after a, b, c
+    choice                 b                         in place of three calls
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ...devices.choices import DIRECT, MIXED, WINOGRAD
+from ...graph.layout.algorithms import Choice
+from ...ir.names import unique
+from ...module.standalone.format import AlternativeKind
+from ...module.standalone.plan import Alternative, Call, Launch, Operand, Plan, PlanTensor
+from ...module.weights import content_digest
+from ..compilation import Compilation
+from ..options import CompileOptions
+
+logger = logging.getLogger(__name__)
+
+
+def other_options(job: Compilation, plan: Plan) -> dict[str, CompileOptions]:
+    """Return the options to compile a network with once more, by a name for what differs."""
+    options = replace(job.options, fallback=None, alternatives="none", choices=0)
+    found: dict[str, CompileOptions] = {}
+    if job.variants:
+        return found
+    algorithms = {
+        choice.convolution: other
+        for choice in job.choices
+        if not choice.asked and (other := _other_algorithm(choice))
+    }
+    if algorithms:
+        found["algorithm"] = replace(options, algorithms={**options.algorithms, **algorithms})
+    is_open = options.storage == "auto" and not options.storage_overrides
+    if is_open and not options.keep_layout and not options.image_inputs:
+        if any(allocation.extent for allocation in plan.allocations):
+            found["storage"] = replace(options, storage="buffer")
+        elif job.target.device.image_extent and not job.target.device.is_cpu:
+            found["storage"] = replace(options, storage="texture")
+    if options.accumulate == MIXED:
+        found["sums"] = replace(options, accumulate="fp16")
+    return found
+
+
+def _other_algorithm(choice: Choice) -> str | None:
+    """Return Winograd's algorithm for a direct convolution, and the other way round."""
+    if choice.algorithm != DIRECT:
+        return DIRECT if DIRECT in choice.possible else None
+    return next((name for name in reversed(WINOGRAD) if name in choice.possible), None)
+
+
+def add_parts(plan: Plan, other: Plan, name: str) -> list[str]:
+    """Add the parts in which another plan of the network differs; return their functions."""
+    parts = _Parts(plan, other, name)
+    begun = 0, 0
+    for end in _cuts(plan, other):
+        parts.add(range(begun[0], end[0]), range(begun[1], end[1]))
+        begun = end
+    if parts.sources:
+        plan.alternative_sources.append(parts.sources)
+    return parts.functions
+
+
+# -- cuts -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """What two plans must agree on: name in the model, scope, and the memory object."""
+
+    name: str
+    scope: str | None
+    extent: object
+
+
+class _Flow:
+    """The tensors that are in memory after each call of a plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.known: dict[int, PlanTensor] = {}
+        for launch in plan.launches:
+            self.known |= {id(t): t for t in _tensors(launch)}
+        results = {id(i.tensor) for i in plan.outputs}
+        last = dict.fromkeys(results, len(plan.calls))
+        written: list[set[int]] = []
+        for number, call in enumerate(plan.calls):
+            written.append({id(t) for t in _written(plan, call)})
+            last |= {id(t): max(number, last.get(id(t), 0)) for t in _read(plan, call)}
+        #: Tensors that calls before each cut have written and later ones read.
+        self.live: list[set[int]] = [set()]
+        done: set[int] = set()
+        for number, results in enumerate(written):
+            done |= results
+            self.live.append({t for t in done if last.get(t, -1) > number})
+
+    def names(self, cut: int) -> frozenset[_Tensor] | None:
+        """Return the tensors in memory at a cut; ``None`` if one has no name in the model."""
+        found = [self.of(self.known[tensor]) for tensor in self.live[cut]]
+        return None if None in found else frozenset(t for t in found if t is not None)
+
+    def of(self, tensor: PlanTensor) -> _Tensor | None:
+        """Return a tensor as both plans know it."""
+        outputs = {id(i.tensor): f"output {i.info.name}" for i in self.plan.outputs}
+        name = outputs.get(id(tensor)) or self.plan.names.get(id(tensor))
+        extent = self.plan.allocations[tensor.allocation].extent
+        return None if name is None else _Tensor(name, tensor.scope, extent and tensor.scope)
+
+
+def _cuts(plan: Plan, other: Plan) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of calls after which both plans hold the same tensors."""
+    mine, theirs = _Flow(plan), _Flow(other)
+    places = {theirs.names(cut): cut for cut in range(len(other.calls), 0, -1)}
+    reached = 0
+    for cut in range(1, len(plan.calls) + 1):
+        names = mine.names(cut)
+        there = places.get(names) if names is not None else None
+        if there is not None and there > reached:
+            reached = there
+            yield cut, there
+
+
+def _tensors(launch: Launch) -> list[PlanTensor]:
+    return [a.tensor for a in launch.arguments if isinstance(a, Operand)]
+
+
+def _launches(plan: Plan, calls: Sequence[Call]) -> list[Launch]:
+    first, last = calls[0], calls[-1]
+    return plan.launches[first.first : last.first + last.count]
+
+
+def _operands(plan: Plan, call: Call) -> Iterator[Operand]:
+    for launch in _launches(plan, [call]):
+        yield from (a for a in launch.arguments if isinstance(a, Operand))
+
+
+def _written(plan: Plan, call: Call) -> list[PlanTensor]:
+    return [o.tensor for o in _operands(plan, call) if o.written]
+
+
+def _read(plan: Plan, call: Call) -> list[PlanTensor]:
+    return [o.tensor for o in _operands(plan, call) if o.read]
+
+
+# -- parts ----------------------------------------------------------------------------------------
+
+
+class _Parts:
+    """The parts of another plan, with their tensors and kernels in this one."""
+
+    def __init__(self, plan: Plan, other: Plan, name: str) -> None:
+        self.plan, self.other, self.name = plan, other, name
+        self.flow, self.other_flow = _Flow(plan), _Flow(other)
+        self.functions: list[str] = []
+        self.sources: dict[str, str] = {}
+        #: Kernels of this plan by their text without their name.
+        self.texts = {_anonymous(text, kernel): kernel for kernel, text in plan.sources.items()}
+        self.by_name = {self.flow.of(t): t for t in self.flow.known.values()}
+        interfaces = zip(
+            (*plan.inputs, *plan.outputs), (*other.inputs, *other.outputs), strict=True
+        )
+        #: This plan's tensors by the identity of the other's.
+        self.moved = {id(theirs.tensor): ours.tensor for ours, theirs in interfaces}
+        self.allocations: dict[int, int] = {}
+        self.weights = {
+            (content_digest(array), plan.weight_tensors[name].scope): plan.weight_tensors[name]
+            for name, array in plan.weights.items()
+            if name in plan.weight_tensors
+        }
+        self.weight_names = {id(tensor): name for name, tensor in other.weight_tensors.items()}
+
+    def add(self, calls: range, others: range) -> None:
+        """Add a choice of ``others`` in place of ``calls``, unless they are the same."""
+        ours = [self.plan.calls[n] for n in calls]
+        theirs = [self.other.calls[n] for n in others]
+        before = _launches(self.plan, ours)
+        kernels = [self._kernel(launch.kernel) for launch in _launches(self.other, theirs)]
+        if kernels == [launch.kernel for launch in before]:
+            return
+        kept = self.other_flow.live[others.start] | self.other_flow.live[others.stop]
+        launches = [
+            replace(
+                launch,
+                kernel=kernel,
+                arguments=tuple(self._argument(a, kept) for a in launch.arguments),
+            )
+            for launch, kernel in zip(_launches(self.other, theirs), kernels, strict=True)
+        ]
+        if not _keeps_inputs(launches):
+            logger.info("%s of %s would overwrite its input", self.name, ours[0].function)
+            return
+        for launch, theirs_ in zip(launches, _launches(self.other, theirs), strict=True):
+            if launch.kernel not in self.plan.sources:
+                text = self.other.sources[theirs_.kernel]
+                self.sources[launch.kernel] = _renamed(text, theirs_.kernel, launch.kernel)
+        self.functions.append(ours[0].function)
+        self.plan.alternatives.append(
+            Alternative(calls.start, tuple(launches), AlternativeKind.CHOICE, len(calls))
+        )
+
+    def _kernel(self, kernel: str) -> str:
+        """Return the name of a kernel in this plan."""
+        known = self.texts.get(_anonymous(self.other.sources[kernel], kernel))
+        return known or f"{self.name}_{kernel}"
+
+    def _argument(self, argument: Operand | bytes, kept: set[int]) -> Operand | bytes:
+        if isinstance(argument, bytes):
+            return argument
+        return replace(argument, tensor=self._tensor(argument.tensor, kept))
+
+    def _tensor(self, tensor: PlanTensor, kept: set[int]) -> PlanTensor:
+        if id(tensor) in kept:
+            found = self.by_name.get(self.other_flow.of(tensor))
+            assert found is not None
+            return found
+        if id(tensor) not in self.moved:
+            name = self.weight_names.get(id(tensor))
+            self.moved[id(tensor)] = (
+                self._between(tensor) if name is None else self._weight(name, tensor)
+            )
+        return self.moved[id(tensor)]
+
+    def _between(self, tensor: PlanTensor) -> PlanTensor:
+        at = tensor.allocation
+        if at not in self.allocations:
+            self.allocations[at] = self.plan.allocate(self.other.allocations[at])
+        return replace(tensor, allocation=self.allocations[at])
+
+    def _weight(self, name: str, tensor: PlanTensor) -> PlanTensor:
+        array = self.other.weights[name]
+        key = content_digest(array), tensor.scope
+        if key not in self.weights:
+            known = unique(name, set(self.plan.weights))
+            place = self.plan.allocate(self.other.allocations[tensor.allocation])
+            self.weights[key] = replace(tensor, allocation=place)
+            self.plan.weights[known] = array
+            self.plan.weight_tensors[known] = self.weights[key]
+            self.plan.alternative_weights.add(known)
+        return self.weights[key]
+
+
+def _anonymous(text: str, kernel: str) -> str:
+    return _renamed(text, kernel, "kernel_")
+
+
+def _renamed(text: str, kernel: str, name: str) -> str:
+    return re.sub(rf"\b{re.escape(kernel)}\b", name, text)
+
+
+def _keeps_inputs(launches: Sequence[Launch]) -> bool:
+    """Return whether no launch reads a tensor whose memory another one was written to."""
+    content: dict[int, PlanTensor] = {}
+    for launch in launches:
+        operands = [a for a in launch.arguments if isinstance(a, Operand)]
+        for operand in operands:
+            tensor = operand.tensor
+            if operand.read and content.get(tensor.allocation, tensor) is not tensor:
+                return False
+            if operand.written and any(
+                o.tensor is not tensor and o.tensor.allocation == tensor.allocation
+                for o in operands
+            ):
+                return False
+        content |= {o.tensor.allocation: o.tensor for o in operands if o.written}
+    return True
