@@ -288,7 +288,7 @@ tvmflow_status tvmflow_self_test(tvmflow_model* model, tvmflow_test* result) {
 tvmflow_status tvmflow_tune(tvmflow_model* model, uint32_t budget_ms,
                             tvmflow_tune_progress progress, void* user) {
   if (!budget_ms) return fail(model, TVMFLOW_ERROR_ARGUMENT, "Tuning");
-  progress(user, 0.75);
+  if (progress) progress(user, 0.75);
   return TVMFLOW_OK;
 }
 

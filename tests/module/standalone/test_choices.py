@@ -40,25 +40,25 @@ def kernel(name: str) -> str:
     return ADD.replace("void add", f"void {name}")
 
 
-def chain() -> Plan:
+def chain(w_values: np.ndarray = W, comment: str = "") -> Plan:
     """Return a plan of ``y = 3 * (2 * x + w) + w`` in two calls, with alternatives.
 
     The first call has two choices and a plain kernel, both calls together have a choice, which
-    reads another weight.
+    reads another weight.  ``comment`` makes other kernels of it.
     """
-    plan = Plan(kernel("add_a") + kernel("add_b"))
+    plan = Plan(comment + kernel("add_a") + kernel("add_b"))
     x, w, t, y, w4 = (plan.buffer(4 * SIZE) for _ in range(5))
-    plan.weight(w, W)
-    plan.weight(w4, 4 * W, name="four")
+    plan.weight(w, w_values)
+    plan.weight(w4, 4 * w_values, name="four")
     plan.launch("add_a", [x, w, t, np.float32(2)], (SIZE,), (16,))
     plan.launch("add_b", [t, w, y, np.float32(3)], (SIZE,), (16,))
     plan.input("x", (SIZE,), x)
     plan.output("y", (SIZE,), y)
     start = uniform(1, SIZE).astype(np.float32)
-    middle = 2 * start + W
+    middle = 2 * start + w_values
     plan.tensor(0, t, middle)
-    plan.tensor(1, y, 3 * middle + W)
-    plan.test([(1, -1, 1)], {0: 3 * middle + W})
+    plan.tensor(1, y, 3 * middle + w_values)
+    plan.test([(1, -1, 1)], {0: 3 * middle + w_values})
     names = ("add_both", "add_a0", "add_a1", "add_plain")
     program = plan.program("".join(map(kernel, names)))
 
@@ -263,6 +263,21 @@ def test_a_hot_phone_is_left_alone(opened, fake, tmp_path):
         assert (tune(model)["end"], tune(model)["times"]) == ("hot", [])
         heat.value = 1
         assert tune(model)["end"] == "tuned"
+
+
+def test_choices_survive_an_update_of_the_weights(link, opened, fake, tmp_path):
+    """Binaries do, too; other kernels have neither."""
+    fake.set("SLOW", "add_a=3000,add_a0=2000,add_a1=1000,add_both=300")
+    with opened(cache_folder=tmp_path) as model:
+        tune(model)
+    updated = W + 1
+    for plan, launches, built in ((chain(updated), 1, 0), (chain(updated, "// 2\n"), 2, 1)):
+        fake.fake_reset()
+        with opened(link(plan), cache_folder=tmp_path) as model:
+            want = 3 * (2 * X + updated) + updated
+            np.testing.assert_allclose(model(X)[0], want, rtol=1e-5)
+            assert model.describe()["kernels"] == launches
+        assert fake.fake_count(b"source") == built
 
 
 @pytest.mark.parametrize("folder", ["none", "missing", "a file"])

@@ -138,6 +138,8 @@ int main(int argc, char** argv) {
 
   tvmflow_test test{};
   CHECK(model.SelfTest(&test) == TVMFLOW_OK && test.compared == 6);
+  CHECK(model.Tune(100) == TVMFLOW_OK && model.TuneWait() == TVMFLOW_OK);
+  CHECK(model.TuneReport() == "{\"used\":3}");
   failure = Failure(&model, [&] {
     model.Profile();
     return model.status();

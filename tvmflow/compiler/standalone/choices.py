@@ -2,7 +2,8 @@
 
 The choices of a function are its schedule with other knobs: those that the journals of other
 devices have for it, the heuristic's for devices with other registers and waves, and the next values
-of single knobs.  Only the functions in which a network spends its time have them.
+of single knobs.  Only the functions in which a network spends its time have them, and with plain
+kernels one for each function: where a kernel is wrong, another set of knobs costs less than those.
 """
 
 from __future__ import annotations
@@ -39,15 +40,21 @@ SHARE, FUNCTIONS = 0.95, 24
 FACTORS = ((1, 1), (0.5, 1), (2, 1), (1, 2), (1, 0.5))
 
 
-def add_choices(made: Alternatives, most: int) -> JsonObject:
-    """Add up to ``most`` choices for each function; return them by function, for the metadata."""
+def add_choices(made: Alternatives, most: int, least: int) -> JsonObject:
+    """Add up to ``most`` choices for hot functions, and ``least`` for the others.
+
+    Returns them by function, for the metadata.
+    """
     described: JsonObject = {}
     calls = made.calls()
+    hot = _hottest(made) if most else []
+    numbers = {name: least for name, listed in calls.items() if listed and least}
+    numbers |= dict.fromkeys(hot, max(most, least))
     with ExitStack() as stack:
         journals = list(_journals(made, stack))
-        for name in _hottest(made):
+        for name, number in numbers.items():
             found = _Choices(made, name, journals)
-            found.generate(most)
+            found.generate(number)
             if not found.generated:
                 continue
             made.plan.alternative_sources.append(

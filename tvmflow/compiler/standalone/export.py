@@ -51,14 +51,15 @@ def make_plan(job: Compilation, compiler: Compiler, build: Builder) -> Plan:
     plan = build_plan(job)
     reference = make_self_test(job, plan, compiler)
     options, choices = job.options, {}
-    if (options.alternatives == SAFE or options.choices) and not plan.code:
+    is_safe = options.alternatives == SAFE
+    if (is_safe or options.choices) and not plan.code:
         add_inner_tensors(job, plan)
         made = Alternatives(job, plan)
+        choices = add_choices(made, options.choices, least=int(is_safe))
         if options.choices:
-            choices = add_choices(made, options.choices)
             for name, changed in other_options(job, plan).items():
                 add_parts(plan, build_plan(build(changed)), name)
-        if options.alternatives == SAFE:
+        if is_safe:
             add_plain_kernels(made)
         sort_alternatives(plan)
         check_alternatives(plan)

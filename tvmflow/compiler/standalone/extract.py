@@ -92,7 +92,8 @@ class PlanExtractor:
         for binding in bindings_of(main):
             self.env[binding.var] = value = self._value(binding.var, binding.value)
             if isinstance(binding.value, relax.Var) and isinstance(value, PlanTensor):
-                self.plan.names[id(value)] = binding.var.name
+                layout = f"{list(shape_of(binding.var))} {binding.var.ty.dtype}"
+                self.plan.names[id(value)] = binding.var.name, layout
         results = self._operand(main.body.body)
         self._results(results if isinstance(results, tuple) else (results,))
         used = {launch.kernel for launch in self.plan.launches}

@@ -59,8 +59,8 @@ def _other_algorithm(choice: Choice) -> str | None:
     return next((name for name in reversed(WINOGRAD) if name in choice.possible), None)
 
 
-def add_parts(plan: Plan, other: Plan, name: str) -> list[str]:
-    """Add the parts in which another plan of the network differs; return their functions."""
+def add_parts(plan: Plan, other: Plan, name: str) -> None:
+    """Add the parts in which another plan of the network differs, which ``name`` describes."""
     parts = _Parts(plan, other, name)
     begun = 0, 0
     for end in _cuts(plan, other):
@@ -68,7 +68,6 @@ def add_parts(plan: Plan, other: Plan, name: str) -> list[str]:
         begun = end
     if parts.sources:
         plan.alternative_sources.append(parts.sources)
-    return parts.functions
 
 
 # -- cuts -----------------------------------------------------------------------------------------
@@ -76,11 +75,12 @@ def add_parts(plan: Plan, other: Plan, name: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _Tensor:
-    """What two plans must agree on: name in the model, scope, and the memory object."""
+    """What is equal in two plans that hold the same tensor in the same storage."""
 
     name: str
+    layout: str
     scope: str | None
-    extent: object
+    channels: str
 
 
 class _Flow:
@@ -91,8 +91,7 @@ class _Flow:
         self.known: dict[int, PlanTensor] = {}
         for launch in plan.launches:
             self.known |= {id(t): t for t in _tensors(launch)}
-        results = {id(i.tensor) for i in plan.outputs}
-        last = dict.fromkeys(results, len(plan.calls))
+        last = dict.fromkeys((id(i.tensor) for i in plan.outputs), len(plan.calls))
         written: list[set[int]] = []
         for number, call in enumerate(plan.calls):
             written.append({id(t) for t in _written(plan, call)})
@@ -111,10 +110,10 @@ class _Flow:
 
     def of(self, tensor: PlanTensor) -> _Tensor | None:
         """Return a tensor as both plans know it."""
-        outputs = {id(i.tensor): f"output {i.info.name}" for i in self.plan.outputs}
-        name = outputs.get(id(tensor)) or self.plan.names.get(id(tensor))
-        extent = self.plan.allocations[tensor.allocation].extent
-        return None if name is None else _Tensor(name, tensor.scope, extent and tensor.scope)
+        outputs = {id(i.tensor): ("output", i.info.name) for i in self.plan.outputs}
+        found = outputs.get(id(tensor)) or self.plan.names.get(id(tensor))
+        channels = self.plan.allocations[tensor.allocation].channels
+        return None if found is None else _Tensor(*found, tensor.scope, channels)
 
 
 def _cuts(plan: Plan, other: Plan) -> Iterator[tuple[int, int]]:
@@ -161,7 +160,6 @@ class _Parts:
     def __init__(self, plan: Plan, other: Plan, name: str) -> None:
         self.plan, self.other, self.name = plan, other, name
         self.flow, self.other_flow = _Flow(plan), _Flow(other)
-        self.functions: list[str] = []
         self.sources: dict[str, str] = {}
         #: Kernels of this plan by their text without their name.
         self.texts = {_anonymous(text, kernel): kernel for kernel, text in plan.sources.items()}
@@ -173,37 +171,30 @@ class _Parts:
         self.moved = {id(theirs.tensor): ours.tensor for ours, theirs in interfaces}
         self.allocations: dict[int, int] = {}
         self.weights = {
-            (content_digest(array), plan.weight_tensors[name].scope): plan.weight_tensors[name]
-            for name, array in plan.weights.items()
-            if name in plan.weight_tensors
+            self._content(plan, name, tensor): tensor
+            for name, tensor in plan.weight_tensors.items()
         }
         self.weight_names = {id(tensor): name for name, tensor in other.weight_tensors.items()}
 
     def add(self, calls: range, others: range) -> None:
         """Add a choice of ``others`` in place of ``calls``, unless they are the same."""
-        ours = [self.plan.calls[n] for n in calls]
-        theirs = [self.other.calls[n] for n in others]
-        before = _launches(self.plan, ours)
-        kernels = [self._kernel(launch.kernel) for launch in _launches(self.other, theirs)]
+        before = _launches(self.plan, [self.plan.calls[n] for n in calls])
+        theirs = _launches(self.other, [self.other.calls[n] for n in others])
+        kernels = [self._kernel(launch.kernel) for launch in theirs]
         if kernels == [launch.kernel for launch in before]:
             return
         kept = self.other_flow.live[others.start] | self.other_flow.live[others.stop]
-        launches = [
-            replace(
-                launch,
-                kernel=kernel,
-                arguments=tuple(self._argument(a, kept) for a in launch.arguments),
-            )
-            for launch, kernel in zip(_launches(self.other, theirs), kernels, strict=True)
-        ]
+        launches = []
+        for launch, kernel in zip(theirs, kernels, strict=True):
+            arguments = tuple(self._argument(argument, kept) for argument in launch.arguments)
+            launches.append(replace(launch, kernel=kernel, arguments=arguments))
         if not _keeps_inputs(launches):
-            logger.info("%s of %s would overwrite its input", self.name, ours[0].function)
+            logger.info("%s: %s would overwrite its input", self.name, before[0].function)
             return
-        for launch, theirs_ in zip(launches, _launches(self.other, theirs), strict=True):
-            if launch.kernel not in self.plan.sources:
-                text = self.other.sources[theirs_.kernel]
-                self.sources[launch.kernel] = _renamed(text, theirs_.kernel, launch.kernel)
-        self.functions.append(ours[0].function)
+        for launch, kernel in zip(theirs, kernels, strict=True):
+            if kernel not in self.plan.sources:
+                text = self.other.sources[launch.kernel]
+                self.sources[kernel] = _renamed(text, launch.kernel, kernel)
         self.plan.alternatives.append(
             Alternative(calls.start, tuple(launches), AlternativeKind.CHOICE, len(calls))
         )
@@ -237,16 +228,21 @@ class _Parts:
         return replace(tensor, allocation=self.allocations[at])
 
     def _weight(self, name: str, tensor: PlanTensor) -> PlanTensor:
-        array = self.other.weights[name]
-        key = content_digest(array), tensor.scope
+        key = self._content(self.other, name, tensor)
         if key not in self.weights:
             known = unique(name, set(self.plan.weights))
             place = self.plan.allocate(self.other.allocations[tensor.allocation])
             self.weights[key] = replace(tensor, allocation=place)
-            self.plan.weights[known] = array
+            self.plan.weights[known] = self.other.weights[name]
             self.plan.weight_tensors[known] = self.weights[key]
             self.plan.alternative_weights.add(known)
         return self.weights[key]
+
+    @staticmethod
+    def _content(plan: Plan, name: str, tensor: PlanTensor) -> tuple[object, ...]:
+        """Return what is equal for two weights that can be one."""
+        allocation = plan.allocations[tensor.allocation]
+        return content_digest(plan.weights[name]), tensor.scope, allocation
 
 
 def _anonymous(text: str, kernel: str) -> str:

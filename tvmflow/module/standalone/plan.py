@@ -196,8 +196,8 @@ class Plan:
     test_inputs: list[SeededInput] = field(default_factory=list)
     test_outputs: list[ExpectedOutput] = field(default_factory=list)
     test_tensors: list[ExpectedTensor] = field(default_factory=list)
-    #: Names in the model of tensors between functions, by the identity of the tensor.
-    names: dict[int, str] = field(default_factory=dict)
+    #: Names in the model of tensors between functions, with shape and dtype, by their identity.
+    names: dict[int, tuple[str, str]] = field(default_factory=dict)
     #: Alternatives of calls, and the source of each program of their kernels.
     alternatives: list[Alternative] = field(default_factory=list)
     alternative_sources: list[dict[str, str]] = field(default_factory=list)

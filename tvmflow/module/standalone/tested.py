@@ -34,6 +34,14 @@ class SelfTest:
         return "\n".join(self.findings()) or None
 
 
+#: What replaces a function that is wrong.
+_KERNELS = {
+    "plain": "its plain kernels",
+    "choice": "its kernels with other knobs",
+    "default": "its usual kernels",
+}
+
+
 def _sentence(found: JsonMapping) -> str:
     nodes = f" ({found['nodes']})" if found["nodes"] else ""
     if found["fault"] == "differs":
@@ -41,9 +49,9 @@ def _sentence(found: JsonMapping) -> str:
     else:
         what = f"uses {found['tolerance_used']:.3g} of its tolerance"
     if not found["replaced"]:
-        then = "it has no plain kernels, or they are in use"
+        then = "it has no other kernels, or they are in use"
     elif found["right"]:
-        then = "its plain kernels are right, and replace it"
+        then = f"{_KERNELS[found['by']]} are right, and replace it"
     else:
-        then = "its plain kernels are not right, either"
+        then = "its other kernels are not right, either"
     return f"The function {found['function']}{nodes} {what}; {then}."
