@@ -18,7 +18,7 @@ from statistics import geometric_mean, median
 from typing import Any
 
 import numpy as np
-from common import arguments, in_turn, report, write_json
+from common import arguments, in_blocks, report, write_json
 
 import tvmflow
 from tvmflow.models import build
@@ -34,7 +34,7 @@ CHOICES, BUDGET_MS = 4, 600_000
 
 def main() -> None:
     """Measure, print and write the results."""
-    parser = arguments(__doc__, rounds=31)
+    parser = arguments(__doc__)
     parser.add_argument("--driver", default="", help="OpenCL library; default: the loader's first")
     parser.add_argument("--trials", type=int, default=16, help="of each task of the host's tuning")
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS))
@@ -50,7 +50,7 @@ def main() -> None:
             results["host"][network] = on_host(model, folder, options)
         model = folder / f"{options.networks[0]}.onnx"
         for device in FOREIGN:
-            results["foreign"][device] = foreign(model, folder, device, options.rounds)
+            results["foreign"][device] = foreign(model, folder, device)
     about = next(iter(results["host"].values()))["device"]
     results["device"] = about
     print_results(results)
@@ -77,8 +77,8 @@ def tuned(path: Path) -> dict[str, Any]:
     return {"seconds": time.perf_counter() - begin, "wrong": wrong, **found}
 
 
-def seconds_of(paths: dict[str, Path], rounds: int) -> dict[str, float]:
-    """Return the median seconds of a run of each library, in turn."""
+def seconds_of(paths: dict[str, Path]) -> dict[str, float]:
+    """Return the median seconds of a run of each library, in blocks of runs in turn."""
     modules = {name: tvmflow.load(path) for name, path in paths.items()}
     rng = np.random.default_rng(1)
     runs = {}
@@ -88,7 +88,7 @@ def seconds_of(paths: dict[str, Path], rounds: int) -> dict[str, float]:
             for info in module.inputs
         }
         runs[name] = lambda module=module, feeds=feeds: module(feeds)
-    return {n: median(times) * 1e-3 for n, times in in_turn(runs, rounds=rounds).items()}
+    return {name: median(times) * 1e-3 for name, times in in_blocks(runs).items()}
 
 
 def on_host(model: Path, folder: Path, options: Any) -> dict[str, Any]:
@@ -105,12 +105,12 @@ def on_host(model: Path, folder: Path, options: Any) -> dict[str, Any]:
     )
     found["host_tuning_seconds"] = time.perf_counter() - begin
     compiled(model, paths["journal"], device="cpu", journals=[journal])
-    found["run_seconds"] = seconds_of(paths, options.rounds)
+    found["run_seconds"] = seconds_of(paths)
     found["device"] = found["tuning"].pop("device")
     return found
 
 
-def foreign(model: Path, folder: Path, device: str, rounds: int) -> dict[str, Any]:
+def foreign(model: Path, folder: Path, device: str) -> dict[str, Any]:
     """Measure a network whose kernels are for a GPU."""
     paths = {name: folder / f"{device}_{name}.so" for name in ("default", "choices")}
     found: dict[str, Any] = {
@@ -118,7 +118,7 @@ def foreign(model: Path, folder: Path, device: str, rounds: int) -> dict[str, An
         "choices": compiled(model, paths["choices"], device=device, choices=CHOICES),
         "tuning": tuned(paths["choices"]),
     }
-    found["run_seconds"] = seconds_of(paths, rounds)
+    found["run_seconds"] = seconds_of(paths)
     return found
 
 

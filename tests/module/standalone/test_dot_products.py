@@ -17,7 +17,7 @@ from tvmflow.codegen.dot_products import OPENCL
 from tvmflow.ir.dot_products import FUNCTION
 from tvmflow.module.standalone.encode import DOT_FUNCTION, HAS_DOTS
 
-#: What phones' compilers have, in plain OpenCL C, by the options that select it.
+#: Functions of phones' compilers in plain OpenCL C, by the options that select them.
 EXTENSIONS = {
     "": "",
     "-DTVMFLOW_NO_DOT_PRODUCTS -D__opencl_c_integer_dot_product_input_4x8bit_packed": "",

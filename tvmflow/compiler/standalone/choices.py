@@ -149,8 +149,14 @@ class _Choices:
                 yield found
         device = with_free_registers(target.device, self.function)
         shape = self.family.Shape(**self.default.shape)
-        for vectors, items in FACTORS:
-            knobs = self.family.heuristic(shape, _scaled(device, vectors, items))
+        others = [_scaled(device, vectors, items) for vectors, items in FACTORS]
+        if device.is_cpu:
+            # PoCL computes tiles fastest from a copy of their inputs, Intel's runtime larger ones
+            # without it.
+            unstaged = replace(device, stage_input=False)
+            others[1:1] = [_scaled(unstaged, 2, 1), unstaged]
+        for preset in others:
+            knobs = self.family.heuristic(shape, preset)
             yield Proposal("heuristic of another device", asdict(knobs))
         for name, values in self.family.space(shape, device).items():
             index = values.index(self.default.knobs[name])

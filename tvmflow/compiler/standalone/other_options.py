@@ -75,7 +75,7 @@ def add_parts(plan: Plan, other: Plan, name: str) -> None:
 
 @dataclass(frozen=True)
 class _Tensor:
-    """What is equal in two plans that hold the same tensor in the same storage."""
+    """Facts that are equal where two plans hold the same tensor in the same storage."""
 
     name: str
     layout: str

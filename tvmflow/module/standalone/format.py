@@ -64,7 +64,7 @@ class Kind(IntEnum):
 
 
 class AlternativeKind(IntEnum):
-    """What an alternative is for, in the plan's code."""
+    """Purposes of alternatives, with the numbers of `tf_alternative_kind`."""
 
     PLAIN = 0  #: For drivers that compute other kernels wrongly.
     CHOICE = 1  #: For devices on which it is faster.

@@ -34,7 +34,7 @@ class SelfTest:
         return "\n".join(self.findings()) or None
 
 
-#: What replaces a function that is wrong.
+#: Names of the kernels that replace wrong ones, by the report's word.
 _KERNELS = {
     "plain": "its plain kernels",
     "choice": "its kernels with other knobs",

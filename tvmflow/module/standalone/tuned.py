@@ -12,7 +12,7 @@ from ..files import write_file
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was timed, and which choices are used."""
+    """Times of a library's choices, and which of them are used."""
 
     report: JsonMapping  #: The library's report (docs/standalone.md).
 
