@@ -272,6 +272,11 @@ class Workload:
         """Return the extents of the loops around a block, outermost first."""
         return [int(self.sch.get(loop).extent) for loop in self.sch.get_loops(block)]
 
+    @property
+    def operations(self) -> int:
+        """Return the number of iterations of all blocks."""
+        return sum(prod(self.extents(block)) for block in self.blocks)
+
     def loops_below(self, block: Block, above: Loop) -> list[Loop]:
         """Return the loops of ``block`` that are nested inside the loop ``above``."""
         loops = self.sch.get_loops(block)

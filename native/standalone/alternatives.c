@@ -50,6 +50,11 @@ tvmflow_status tf_enqueue_range(tvmflow_model* m, uint32_t first, uint32_t count
   return status;
 }
 
+tvmflow_status tf_run_range(tvmflow_model* m, uint32_t first, uint32_t count) {
+  const tvmflow_status status = tf_enqueue_range(m, first, count);
+  return status ? status : tf_drain(m);
+}
+
 void tf_order(tvmflow_model* m) {
   const tf_shape shape = tf_launches(m);
   const uint32_t end = shape.first_launch + shape.launches;
@@ -63,7 +68,6 @@ void tf_order(tvmflow_model* m) {
     i += part.count;
   }
   m->recording_is_old = true;
-  ++m->orders;
 }
 
 tvmflow_status tf_alternative_prepare(tvmflow_model* m, uint32_t index) {
@@ -80,15 +84,19 @@ tvmflow_status tf_alternative_prepare(tvmflow_model* m, uint32_t index) {
   return status;
 }
 
-tvmflow_status tf_alternative_use(tvmflow_model* m, uint32_t index) {
+void tf_alternative_select(tvmflow_model* m, uint32_t index) {
   const tf_alternative* const a = &m->plan.alternatives[index];
-  const tvmflow_status status = tf_alternative_prepare(m, index);
-  if (status) return status;
   for (uint32_t i = tf_alternatives_from(m, a->first);
        i < count_of(m) && m->plan.alternatives[i].first == a->first; ++i)
     if (m->plan.alternatives[i].count == a->count && m->standing[i] == TF_USED)
       m->standing[i] = TF_UNTRIED;
   m->standing[index] = TF_USED;
+}
+
+tvmflow_status tf_alternative_use(tvmflow_model* m, uint32_t index) {
+  const tvmflow_status status = tf_alternative_prepare(m, index);
+  if (status) return status;
+  tf_alternative_select(m, index);
   tf_order(m);
   return TVMFLOW_OK;
 }

@@ -21,6 +21,8 @@ uint32_t tf_alternatives_from(const tvmflow_model* model, uint32_t launch);
 tf_part tf_part_at(const tvmflow_model* model, uint32_t launch);
 // Enqueues launches of the chosen shape as they run now; `first` begins a part.
 tvmflow_status tf_enqueue_range(tvmflow_model* model, uint32_t first, uint32_t count);
+// The same, and waits for them.
+tvmflow_status tf_run_range(tvmflow_model* model, uint32_t first, uint32_t count);
 
 // Makes the kernels and memory of the alternatives that an earlier start used, or of all plain
 // kernels if the driver's faults demand them, and the order of launches.
@@ -28,7 +30,9 @@ tvmflow_status tf_alternatives_create(tvmflow_model* model);
 void tf_alternatives_destroy(tvmflow_model* model);
 // Makes the kernels and memory of an alternative.
 tvmflow_status tf_alternative_prepare(tvmflow_model* model, uint32_t alternative);
-// Uses an alternative from now on instead of others of the same launches.
+// Notes that an alternative is in use, instead of others of the same launches.
+void tf_alternative_select(tvmflow_model* model, uint32_t alternative);
+// Makes an alternative, and uses it from now on.
 tvmflow_status tf_alternative_use(tvmflow_model* model, uint32_t alternative);
 // Does not use an alternative any more, for the reason given as its standing.
 void tf_alternative_reject(tvmflow_model* model, uint32_t alternative, tf_standing standing);

@@ -83,7 +83,6 @@ struct tvmflow_model {
   tf_build* builds;   // for each program
   tf_step* steps;     // for each launch; alternatives that are not used have no kernel
   uint8_t* standing;  // tf_standing of each alternative
-  uint32_t orders;    // how often the launches were ordered
   // The launches of the chosen shape in order, and the number of each.
   tf_step* order;
   uint32_t* launch_of;

@@ -7,7 +7,6 @@
 #include "run.h"
 #include "tensors.h"
 #include "trial.h"
-#include "tune.h"
 
 // Runs of each function when one of them must be unsteady.
 enum { REPEATS = 64 };
@@ -77,24 +76,19 @@ static tvmflow_status check(tvmflow_model* m, tested tensors, uint32_t* worst, d
   return TVMFLOW_OK;
 }
 
-static tvmflow_status run(tvmflow_model* m, tf_part part) {
-  const tvmflow_status status = tf_enqueue_range(m, part.first, part.count);
-  return status ? status : tf_drain(m);
-}
-
 // Sets how far the tensors of a part are from what they should be: more than 1 is wrong.
 typedef tvmflow_status (*measure)(tvmflow_model* m, tf_part part, tested tensors, uint32_t* worst,
                                   double* wrong);
 
 static tvmflow_status measure_values(tvmflow_model* m, tf_part part, tested tensors,
                                      uint32_t* worst, double* wrong) {
-  const tvmflow_status status = run(m, part);
+  const tvmflow_status status = tf_run_range(m, part.first, part.count);
   return status ? status : check(m, tensors, worst, wrong);
 }
 
 // Runs a part and hashes its tensors.
 static tvmflow_status hash(tvmflow_model* m, tf_part part, tested tensors, uint64_t* found) {
-  tvmflow_status status = run(m, part);
+  tvmflow_status status = tf_run_range(m, part.first, part.count);
   *found = 0;
   for (uint32_t i = tensors.first; !status && i < tensors.first + tensors.count; ++i) {
     const tf_test_tensor* const t = &m->plan.test_tensors[i];
@@ -164,8 +158,8 @@ static tvmflow_status each_part(tvmflow_model* m, tf_trial* trial, measure how) 
     while (next < all && m->plan.test_tensors[next].launch <= last) ++next;
     tensors.count = next - tensors.first;
     // A function that failed once before is not listed twice.
-    status =
-        tensors.count && trial->found < all ? try_part(m, trial, how, part, tensors) : run(m, part);
+    status = tensors.count && trial->found < all ? try_part(m, trial, how, part, tensors)
+                                                 : tf_run_range(m, part.first, part.count);
     if (tf_part_at(m, i).count == part.count)
       i += part.count;
     else

@@ -8,6 +8,7 @@
 #include "entry.h"
 #include "open.h"
 #include "run.h"
+#include "trial.h"
 #include "tune.h"
 
 enum {
@@ -211,8 +212,7 @@ static tvmflow_status check(tvmflow_model* m, const slot* s, uint32_t candidate)
   if (!status) status = tf_compare_tensors(m, s->first, s->count, &used);
   if (status || used <= 1) return status;
   tf_alternative_reject(m, candidate, TF_WRONG);
-  status = tf_enqueue_range(m, s->first, s->count);
-  return status ? status : tf_drain(m);
+  return tf_run_range(m, s->first, s->count);
 }
 
 // Runs the network with one candidate of each slot after the other, and compares their tensors.
@@ -234,8 +234,7 @@ static tvmflow_status check_all(tvmflow_model* m, tf_tuning* t, const batch* b) 
       if (s && j < s->candidate_count)
         status = check(m, s, s->candidates[j]);
       else
-        status = tf_enqueue_range(m, i, count);
-      if (!status) status = tf_drain(m);
+        status = tf_run_range(m, i, count);
       i += count;
     }
   }
@@ -260,10 +259,7 @@ static void arrange(tvmflow_model* m, const batch* b, uint32_t number) {
   for (uint32_t n = 0; n < b->count; ++n) {
     const slot* const s = &b->slots[n];
     if (!number || number > s->candidate_count) continue;
-    for (uint32_t i = tf_alternatives_from(m, s->first);
-         i < count_of(m) && get(m, i)->first == s->first; ++i)
-      if (get(m, i)->count == s->count && m->standing[i] == TF_USED) m->standing[i] = TF_UNTRIED;
-    m->standing[s->candidates[number - 1]] = TF_USED;
+    tf_alternative_select(m, s->candidates[number - 1]);
   }
   tf_order(m);
 }

@@ -13,7 +13,6 @@
 #include "open.h"
 #include "programs.h"
 #include "tensors.h"
-#include "tune.h"
 
 // Returns the i-th number of SplitMix64, which does not depend on those before it.
 static double uniform(uint64_t seed, uint64_t i) {
@@ -71,12 +70,18 @@ tvmflow_status tf_set_test_inputs(tvmflow_model* m) {
   return status;
 }
 
+static uint32_t replaced_functions(const tf_trial* trial) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < trial->found; ++i) count += trial->findings[i].replaced;
+  return count;
+}
+
 // Replaces functions whose results differ between runs.  Sets whether there was one.
 static tvmflow_status replace_unsteady(tvmflow_model* m, tf_trial* trial, bool* replaced) {
-  const uint32_t orders = m->orders;
+  const uint32_t before = replaced_functions(trial);
   const tvmflow_status status =
       tf_count(&m->plan, TF_TEST_TENSORS) ? tf_find_unsteady(m, trial) : TVMFLOW_OK;
-  *replaced = m->orders != orders;
+  *replaced = replaced_functions(trial) != before;
   return status;
 }
 
@@ -176,8 +181,7 @@ tvmflow_status tf_try(tvmflow_model* m, tf_trial* trial) {
   tf_sources_forget(m);
   if (!status && tf_trial_stopped(trial)) status = TVMFLOW_ERROR_CANCELLED;
   if (!status) status = tf_report(m, trial);
-  bool changed = trial->without_recording;
-  for (uint32_t i = 0; i < trial->found; ++i) changed |= trial->findings[i].replaced;
+  const bool changed = trial->without_recording || replaced_functions(trial);
   free(trial->findings);
   trial->findings = NULL;
   if (status) return status;

@@ -37,10 +37,17 @@ tvmflow_status tf_test_kernels(tvmflow_model* model, tf_trial* trial);
 // Runs each function several times, and replaces those whose results differ.
 tvmflow_status tf_find_unsteady(tvmflow_model* model, tf_trial* trial);
 
+// Compares the tensors that a range of launches completes with the expected values, and sets the
+// largest share of its tolerance that one uses; infinity if none is compared.
+tvmflow_status tf_compare_tensors(tvmflow_model* model, uint32_t first, uint32_t count,
+                                  double* used);
+
 // test_report.c: writes the report.
 tvmflow_status tf_report(tvmflow_model* model, const tf_trial* trial);
 
-// trial.c: tests all shapes.
+// trial.c: sets the inputs of the chosen shape's self-test.
+tvmflow_status tf_set_test_inputs(tvmflow_model* model);
+// Tests all shapes.
 tvmflow_status tf_try(tvmflow_model* model, tf_trial* trial);
 
 #endif

@@ -42,11 +42,4 @@ char* tf_tune_report(const tvmflow_model* model, const tf_tuning* tuning);
 // heat.c: returns whether the system reports that the device is hot; false where it cannot say.
 bool tf_is_hot(void);
 
-// trial.c: sets the inputs of the chosen shape's self-test.
-tvmflow_status tf_set_test_inputs(tvmflow_model* model);
-// test_kernels.c: compares the tensors that a range of launches completes with the expected values,
-// and sets the largest share of its tolerance that one uses; infinity if none is compared.
-tvmflow_status tf_compare_tensors(tvmflow_model* model, uint32_t first, uint32_t count,
-                                  double* used);
-
 #endif

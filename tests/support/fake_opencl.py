@@ -7,6 +7,8 @@ import os
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes import byref, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
@@ -58,6 +60,7 @@ class Fake(ctypes.CDLL):
 
     def __init__(self, path: Path):
         super().__init__(str(path))
+        self.changed: set[str] = set()
         for name in ("fake_failed", "fake_violations", "fake_live_text"):
             getattr(self, name).restype = ctypes.c_char_p
         for name in ("fake_count", "fake_live", "fake_memory"):
@@ -80,6 +83,7 @@ class Fake(ctypes.CDLL):
 
     def set(self, name: str, value: str | None) -> None:
         """Change a setting; ``None`` restores the default."""
+        self.changed.add(name)
         self.fake_set(name.encode(), value.encode() if value is not None else None)
 
     @property
@@ -91,6 +95,18 @@ class Fake(ctypes.CDLL):
     def live(self) -> str:
         """Return objects that have not been released."""
         return self.fake_live_text().decode()
+
+
+@contextmanager
+def checked(path: Path) -> Iterator[Fake]:
+    """Yield the driver; check the rules and that nothing is left, and restore its settings."""
+    fake = Fake(path)
+    fake.fake_reset()
+    yield fake
+    assert (fake.violations, fake.live) == ("", "")
+    fake.fake_reset()
+    for name in fake.changed:
+        fake.set(name, None)
 
 
 class Application:

@@ -257,6 +257,11 @@ __kernel void add(__global const float* x, __global const float* w, __global flo
 """
 
 
+def named(name: str, text: str | None = None) -> str:
+    """Return the source of `ADD`, or of another kernel of that name, under another name."""
+    return (text or ADD).replace("void add", f"void {name}")
+
+
 def add_plan(size: int = 64, scale: float = 2.0, seed: int = 1) -> tuple[Plan, np.ndarray]:
     """Return a plan of ``y = scale * x + w``, in groups of 16, and ``w``."""
     w = np.random.default_rng(seed).normal(size=size).astype(np.float32)

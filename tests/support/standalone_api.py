@@ -23,6 +23,8 @@ from tvmflow.module.standalone.format import DTYPES
 
 NAMES = {code: name for name, code in DTYPES.items()}
 (OK, ARGUMENT, NO_OPENCL, UNSUPPORTED, BUILD, MEMORY, DAMAGED, DEVICE, BUSY, WRONG) = range(10)
+#: `TVMFLOW_AUTO` and `TVMFLOW_OPENCL`, which is not tested at its first start.
+AUTO, OPENCL = 0, 1
 PROFILE, NO_COMMAND_BUFFER = binding.PROFILE, 2
 
 

@@ -167,8 +167,7 @@ def task_of(
     family = BY_NAME[schedule_function(function, target, name=name).family]
     workload = Workload.of(function, target)
     shape = family.match(workload)
-    operations = sum(prod(workload.extents(block)) for block in workload.blocks)
-    return Task((name,), function, family, shape, target, calls, results, operations)
+    return Task((name,), function, family, shape, target, calls, results, workload.operations)
 
 
 #: Extents of the reference kernel: some milliseconds on a phone, and small enough for any cache.

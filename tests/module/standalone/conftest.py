@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import json
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import drivers, runtime_build
@@ -13,6 +15,9 @@ from support.commands import run
 from support.fake_opencl import build_fake, compile_c
 from support.mock_library import C_COMPILER, build_mock
 from support.small_plans import Plan
+from support.standalone_api import OPENCL, Model
+
+import tvmflow
 
 
 @pytest.fixture(scope="session")
@@ -74,6 +79,33 @@ def kernels(tmp_path_factory) -> str:
 def driver(tmp_path_factory) -> Path:
     """Return the fake driver; each module of tests has its own settings and counts."""
     return build_fake(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture
+def opened(library, driver):
+    """Return a function that creates an instance of a library on the fake driver."""
+
+    def create(path: Path = library, **options: Any) -> Model:
+        return Model(path, **{"opencl_library": driver, "backend": OPENCL, **options})
+
+    return create
+
+
+@pytest.fixture(scope="module")
+def compiled_once(network):
+    """Return a function that compiles the module's network to a library, once for each options."""
+    known: dict[str, Path] = {}
+
+    def compile(**options: Any) -> Path:
+        key = json.dumps(options)
+        if key not in known:
+            path = network.with_name(f"lib{len(known)}.so")
+            fixed = {"target": "opencl", "format": "standalone"}
+            with tvmflow.compile(network, **fixed, **options) as module:
+                known[key] = module.save(path)
+        return known[key]
+
+    return compile
 
 
 @pytest.fixture(params=["loader", "intel"])

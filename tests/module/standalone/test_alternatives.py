@@ -12,7 +12,7 @@ from onnx import helper
 from support.drivers import system_loader
 from support.faulty_driver import build_faulty_driver, fault, functions_of
 from support.operators import build
-from support.standalone_api import Model
+from support.standalone_api import OPENCL, Model
 
 import tvmflow
 from tvmflow.errors import InputError, TargetError
@@ -20,8 +20,6 @@ from tvmflow.module.standalone.read import describe, find_plans, find_weights
 
 pytestmark = pytest.mark.opencl
 
-#: `TVMFLOW_OPENCL`, which is not tested at its first start.
-OPENCL = 1
 CONFIGURATIONS = [
     pytest.param({"device": "adreno", "storage": "texture"}, id="textures"),
     pytest.param(
@@ -66,21 +64,9 @@ def network(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def compiled(network):
-    """Return a function that compiles a library once."""
-    known: dict[str, Path] = {}
-
-    def compile(options: dict[str, str]) -> Path:
-        key = json.dumps(options)
-        if key not in known:
-            path = network.with_name(f"lib{len(known)}.so")
-            with tvmflow.compile(
-                network, target="opencl", format="standalone", alternatives="safe", **options
-            ) as module:
-                known[key] = module.save(path)
-        return known[key]
-
-    return compile
+def compiled(compiled_once):
+    """Return a function that compiles a library with plain kernels."""
+    return lambda options: compiled_once(alternatives="safe", **options)
 
 
 @pytest.mark.parametrize("options", CONFIGURATIONS)

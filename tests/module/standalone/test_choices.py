@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.fake_opencl import Fake, compile_c
-from support.small_plans import ADD, Plan, add_plan, uniform, values
+from support.fake_opencl import Fake, checked, compile_c
+from support.small_plans import Plan, add_plan, named, uniform, values
 from support.standalone_api import (
     ARGUMENT,
     BUSY,
@@ -30,14 +30,8 @@ from tvmflow.module.standalone.format import AlternativeKind
 PLAIN, CHOICE = AlternativeKind
 SIZE = 64
 W, X = values(SIZE), values(SIZE)
-OPENCL = 1
-SETTINGS = ("SLOW", "WRONG", "DRIVER")
 PROGRESS = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_double)
 NO_PROGRESS = PROGRESS()
-
-
-def kernel(name: str) -> str:
-    return ADD.replace("void add", f"void {name}")
 
 
 def chain(w_values: np.ndarray = W, comment: str = "") -> Plan:
@@ -46,7 +40,7 @@ def chain(w_values: np.ndarray = W, comment: str = "") -> Plan:
     The first call has two choices and a plain kernel, both calls together have a choice, which
     reads another weight.  ``comment`` makes other kernels of it.
     """
-    plan = Plan(comment + kernel("add_a") + kernel("add_b"))
+    plan = Plan(comment + named("add_a") + named("add_b"))
     x, w, t, y, w4 = (plan.buffer(4 * SIZE) for _ in range(5))
     plan.weight(w, w_values)
     plan.weight(w4, 4 * w_values, name="four")
@@ -60,7 +54,7 @@ def chain(w_values: np.ndarray = W, comment: str = "") -> Plan:
     plan.tensor(1, y, 3 * middle + w_values)
     plan.test([(1, -1, 1)], {0: 3 * middle + w_values})
     names = ("add_both", "add_a0", "add_a1", "add_plain")
-    program = plan.program("".join(map(kernel, names)))
+    program = plan.program("".join(map(named, names)))
 
     def launch(name: str, arguments: Sequence[Any]) -> int:
         return plan.launch(name, arguments, (SIZE,), (16,), program=program)
@@ -84,23 +78,8 @@ def library(link) -> Path:
 
 @pytest.fixture
 def fake(driver) -> Iterator[Fake]:
-    fake = Fake(driver)
-    fake.fake_reset()
-    yield fake
-    assert (fake.violations, fake.live) == ("", "")
-    fake.fake_reset()
-    for name in SETTINGS:
-        fake.set(name, None)
-
-
-@pytest.fixture
-def opened(library, driver):
-    """Return a function that creates an instance on OpenCL."""
-
-    def create(path: Path = library, **options: Any) -> Model:
-        return Model(path, **{"opencl_library": driver, "backend": OPENCL, **options})
-
-    return create
+    with checked(driver) as fake:
+        yield fake
 
 
 def begin(model: Model, budget_ms: int = 10_000, progress: Any = NO_PROGRESS) -> None:

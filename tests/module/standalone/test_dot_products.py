@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.fake_opencl import Fake
+from support import standalone_api as api
+from support.fake_opencl import Fake, checked
 from support.small_plans import ADD, Plan, values
 from support.standalone_api import Model
 
@@ -81,7 +82,6 @@ def test_all_forms_are_right(link, options, extreme):
 # -- Qualcomm's function, whose signs differ between drivers --------------------------------------
 
 W, X = values(64), values(64)
-OPENCL_BACKEND = 1
 
 
 @pytest.fixture(scope="module")
@@ -97,19 +97,14 @@ def library(link) -> Path:
 
 @pytest.fixture
 def fake(driver) -> Iterator[Fake]:
-    fake = Fake(driver)
-    fake.fake_reset()
-    # A program that is built without the option computes wrong.
-    fake.set("WRONG", "-DTVMFLOW_QCOM_DOT8")
-    yield fake
-    assert (fake.violations, fake.live) == ("", "")
-    fake.fake_reset()
-    for name in ("WRONG", "EXTENSIONS", "DOT8", "DRIVER", "BUILD"):
-        fake.set(name, None)
+    with checked(driver) as fake:
+        # A program that is built without the option computes wrong.
+        fake.set("WRONG", "-DTVMFLOW_QCOM_DOT8")
+        yield fake
 
 
 def uses_instruction(library: Path, driver: Path, **options: object) -> bool:
-    whole = {"opencl_library": driver, "backend": OPENCL_BACKEND, **options}
+    whole = {"opencl_library": driver, "backend": api.OPENCL, **options}
     with Model(library, **whole) as model:
         return bool(np.allclose(model(X)[0], 2 * X + W, rtol=1e-5))
 
@@ -134,7 +129,7 @@ def test_the_instruction_is_used_where_it_is_right(
         built.append(fake.fake_count(b"source"))
     # The answer is remembered like the program.
     assert built == [2 if extension == "cl_qcom_dot_product8" else 1, 0]
-    # Another driver is asked again.
+    # The answer holds for one driver: another one gives its own.
     fake.set("DRIVER", "another")
     fake.set("DOT8", "signed")
     assert uses_instruction(library, driver, cache_folder=tmp_path) == (

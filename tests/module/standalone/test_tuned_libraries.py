@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -77,21 +76,9 @@ def network(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def compiled(network):
-    """Return a function that compiles a library once."""
-    known: dict[str, Path] = {}
-
-    def compile(choices: int = 3, **options: Any) -> Path:
-        key = json.dumps([choices, options])
-        if key not in known:
-            path = network.with_name(f"lib{len(known)}.so")
-            with tvmflow.compile(
-                network, target="opencl", format="standalone", choices=choices, **options
-            ) as module:
-                known[key] = module.save(path)
-        return known[key]
-
-    return compile
+def compiled(compiled_once):
+    """Return a function that compiles a library, with three choices if no other number is asked."""
+    return partial(compiled_once, choices=3)
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)

@@ -7,13 +7,20 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from support.fake_opencl import Fake
-from support.small_plans import ADD, ADD_IMAGES, Plan, cpu_plan, uniform, values
-from support.standalone_api import ARGUMENT, NO_COMMAND_BUFFER, WRONG, CallError, Model
+from support.fake_opencl import Fake, checked
+from support.small_plans import ADD_IMAGES, Plan, cpu_plan, named, uniform, values
+from support.standalone_api import (
+    ARGUMENT,
+    AUTO,
+    NO_COMMAND_BUFFER,
+    OPENCL,
+    WRONG,
+    CallError,
+    Model,
+)
 
 from tvmflow.module.standalone.format import AlternativeKind, Section
 
@@ -27,12 +34,6 @@ __kernel void copy_plain(__global const float* x, __global float* y) {
   y[get_global_id(0)] = x[get_global_id(0)];
 }
 """
-SETTINGS = ("WRONG", "WRONG_RATE", "EXTENSIONS", "DRIVER")
-AUTO, OPENCL = 0, 1
-
-
-def kernel(name: str, text: str = ADD) -> str:
-    return text.replace("void add", f"void {name}")
 
 
 def chain(*, alternatives: bool = True, size: int = 64) -> Plan:
@@ -40,7 +41,7 @@ def chain(*, alternatives: bool = True, size: int = 64) -> Plan:
 
     Those of the second have two launches, with a workspace between them.
     """
-    plan = Plan(kernel("add_a") + kernel("add_b"))
+    plan = Plan(named("add_a") + named("add_b"))
     x, w, t, y = (plan.buffer(4 * size) for _ in range(4))
     plan.weight(w, W[:size])
     plan.launch("add_a", [x, w, t, np.float32(2)], (size,), (16,))
@@ -53,10 +54,10 @@ def chain(*, alternatives: bool = True, size: int = 64) -> Plan:
     plan.tensor(1, y, 3 * middle + W[:size], stride=3, nodes="/head/Conv")
     plan.test([(1, -1, 1)], {0: 3 * middle + W[:size]})
     if alternatives:
-        first = plan.program(kernel("add_a_plain"))
+        first = plan.program(named("add_a_plain"))
         launch = plan.launch("add_a_plain", [x, w, t, np.float32(2)], (size,), program=first)
         plan.alternative(0, 1, launch, PLAIN)
-        second = plan.program(kernel("add_b_plain") + COPY)
+        second = plan.program(named("add_b_plain") + COPY)
         workspace = plan.buffer(4 * size)
         launch = plan.launch("copy_plain", [t, workspace], (size,), program=second)
         arguments = [workspace, w, y, np.float32(3)]
@@ -76,23 +77,8 @@ def library(link) -> Path:
 
 @pytest.fixture
 def fake(driver) -> Iterator[Fake]:
-    fake = Fake(driver)
-    fake.fake_reset()
-    yield fake
-    assert (fake.violations, fake.live) == ("", "")
-    fake.fake_reset()
-    for name in SETTINGS:
-        fake.set(name, None)
-
-
-@pytest.fixture
-def opened(library, driver):
-    """Return a function that creates an instance on OpenCL."""
-
-    def create(path: Path = library, **options: Any) -> Model:
-        return Model(path, **{"opencl_library": driver, "backend": OPENCL, **options})
-
-    return create
+    with checked(driver) as fake:
+        yield fake
 
 
 def wait_for(condition, seconds: float = 20) -> None:
@@ -312,7 +298,7 @@ def test_images_are_compared_in_their_part_of_the_allocation(link, opened, fake)
 
 def test_all_shapes_are_tested(link, opened, fake):
     """A function that both shapes call is replaced in each."""
-    plan = Plan(kernel("add_a") + kernel("add_b"))
+    plan = Plan(named("add_a") + named("add_b"))
     x, w, y = (plan.buffer(256) for _ in range(3))
     plan.weight(w, W)
     sizes = {64: "add_a", 32: "add_b"}
@@ -324,7 +310,7 @@ def test_all_shapes_are_tested(link, opened, fake):
         result = 2 * uniform(1, size) + W[:size]
         plan.test([(1, -1, 1)], {number: result})
         plan.tensor(number, y, result.astype(np.float32))
-    program = plan.program(kernel("add_plain"))
+    program = plan.program(named("add_plain"))
     for number, size in enumerate(sizes):
         launch = plan.launch("add_plain", [x, w, y, np.float32(2)], (size,), program=program)
         plan.alternative(number, 1, launch, PLAIN)

@@ -43,21 +43,22 @@ def check_alternatives(plan: Plan) -> None:
     """
     sources = {name: text for each in plan.alternative_sources for name, text in each.items()}
     signatures = {name: parameters_of(source, name) for name, source in sources.items()}
-    known = {operand.tensor.allocation for operand in _operands(plan.launches)}
+    known = {operand.tensor.allocation for operand in operands_of(plan.launches)}
     for alternative in plan.alternatives:
         calls = plan.calls[alternative.call : alternative.call + alternative.calls]
         usual = plan.launches[calls[0].first : calls[-1].first + calls[-1].count]
-        results = {o.tensor.allocation for o in _operands(usual) if o.written}
+        results = {o.tensor.allocation for o in operands_of(usual) if o.written}
         for launch in alternative.launches:
             where = f"an alternative's launch, {launch.kernel}"
             _check_arguments(plan, launch, signatures[launch.kernel], where)
-            _check_no_overlap(_operands([launch]), where)
-        written = {o.tensor.allocation for o in _operands(alternative.launches) if o.written}
+            _check_no_overlap(operands_of([launch]), where)
+        written = {o.tensor.allocation for o in operands_of(alternative.launches) if o.written}
         if written & known - results:
             raise _wrong(f"an alternative of {calls[0].function} writes other tensors")
 
 
-def _operands(launches: Iterable[Launch]) -> list[Operand]:
+def operands_of(launches: Iterable[Launch]) -> list[Operand]:
+    """Return the tensors among the arguments of launches."""
     return [a for launch in launches for a in launch.arguments if isinstance(a, Operand)]
 
 
@@ -73,7 +74,7 @@ def _check_shape(
     constant = set(content)
     for number, launch in enumerate(launches):
         where = f"launch {number}, {launch.kernel}"
-        operands = _operands([launch])
+        operands = operands_of([launch])
         if not plan.code:
             _check_arguments(plan, launch, signatures[launch.kernel], where)
         for operand in operands:

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from math import prod
 from pathlib import Path
 
 from ...devices.presets import Tiling
@@ -81,9 +80,7 @@ def _hottest(made: Alternatives) -> list[str]:
     calls, target = made.calls(), made.job.target
     operations: dict[str, int] = {}
     for name, function in made.functions.items():
-        workload = Workload.of(function, target)
-        loops = sum(prod(workload.extents(block)) for block in workload.blocks)
-        operations[name] = len(calls[name]) * loops
+        operations[name] = len(calls[name]) * Workload.of(function, target).operations
     found: list[str] = []
     left = SHARE * sum(operations.values())
     for name in sorted(operations, key=lambda name: -operations[name]):

@@ -24,6 +24,7 @@ from ...module.standalone.plan import Alternative, Call, Launch, Operand, Plan, 
 from ...module.weights import content_digest
 from ..compilation import Compilation
 from ..options import CompileOptions
+from .check import operands_of
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ def add_parts(plan: Plan, other: Plan, name: str) -> None:
     """Add the parts in which another plan of the network differs, which ``name`` describes."""
     parts = _Parts(plan, other, name)
     begun = 0, 0
-    for end in _cuts(plan, other):
+    for end in _cuts(parts.flow, parts.other_flow):
         parts.add(range(begun[0], end[0]), range(begun[1], end[1]))
         begun = end
     if parts.sources:
@@ -88,14 +89,16 @@ class _Flow:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.known: dict[int, PlanTensor] = {}
-        for launch in plan.launches:
-            self.known |= {id(t): t for t in _tensors(launch)}
+        self.known = {id(o.tensor): o.tensor for o in operands_of(plan.launches)}
+        outputs = {id(i.tensor): ("output", i.info.name) for i in plan.outputs}
+        self.described = {**plan.names, **outputs}
         last = dict.fromkeys((id(i.tensor) for i in plan.outputs), len(plan.calls))
         written: list[set[int]] = []
         for number, call in enumerate(plan.calls):
-            written.append({id(t) for t in _written(plan, call)})
-            last |= {id(t): max(number, last.get(id(t), 0)) for t in _read(plan, call)}
+            operands = operands_of(_launches(plan, [call]))
+            written.append({id(o.tensor) for o in operands if o.written})
+            read = (id(o.tensor) for o in operands if o.read)
+            last |= {t: max(number, last.get(t, 0)) for t in read}
         #: Tensors that calls before each cut have written and later ones read.
         self.live: list[set[int]] = [set()]
         done: set[int] = set()
@@ -110,18 +113,16 @@ class _Flow:
 
     def of(self, tensor: PlanTensor) -> _Tensor | None:
         """Return a tensor as both plans know it."""
-        outputs = {id(i.tensor): ("output", i.info.name) for i in self.plan.outputs}
-        found = outputs.get(id(tensor)) or self.plan.names.get(id(tensor))
+        found = self.described.get(id(tensor))
         channels = self.plan.allocations[tensor.allocation].channels
         return None if found is None else _Tensor(*found, tensor.scope, channels)
 
 
-def _cuts(plan: Plan, other: Plan) -> Iterator[tuple[int, int]]:
+def _cuts(mine: _Flow, theirs: _Flow) -> Iterator[tuple[int, int]]:
     """Yield the numbers of calls after which both plans hold the same tensors."""
-    mine, theirs = _Flow(plan), _Flow(other)
-    places = {theirs.names(cut): cut for cut in range(len(other.calls), 0, -1)}
+    places = {theirs.names(cut): cut for cut in range(len(theirs.plan.calls), 0, -1)}
     reached = 0
-    for cut in range(1, len(plan.calls) + 1):
+    for cut in range(1, len(mine.plan.calls) + 1):
         names = mine.names(cut)
         there = places.get(names) if names is not None else None
         if there is not None and there > reached:
@@ -129,26 +130,9 @@ def _cuts(plan: Plan, other: Plan) -> Iterator[tuple[int, int]]:
             yield cut, there
 
 
-def _tensors(launch: Launch) -> list[PlanTensor]:
-    return [a.tensor for a in launch.arguments if isinstance(a, Operand)]
-
-
 def _launches(plan: Plan, calls: Sequence[Call]) -> list[Launch]:
     first, last = calls[0], calls[-1]
     return plan.launches[first.first : last.first + last.count]
-
-
-def _operands(plan: Plan, call: Call) -> Iterator[Operand]:
-    for launch in _launches(plan, [call]):
-        yield from (a for a in launch.arguments if isinstance(a, Operand))
-
-
-def _written(plan: Plan, call: Call) -> list[PlanTensor]:
-    return [o.tensor for o in _operands(plan, call) if o.written]
-
-
-def _read(plan: Plan, call: Call) -> list[PlanTensor]:
-    return [o.tensor for o in _operands(plan, call) if o.read]
 
 
 # -- parts ----------------------------------------------------------------------------------------
@@ -257,7 +241,7 @@ def _keeps_inputs(launches: Sequence[Launch]) -> bool:
     """Return whether no launch reads a tensor whose memory another one was written to."""
     content: dict[int, PlanTensor] = {}
     for launch in launches:
-        operands = [a for a in launch.arguments if isinstance(a, Operand)]
+        operands = operands_of([launch])
         for operand in operands:
             tensor = operand.tensor
             if operand.read and content.get(tensor.allocation, tensor) is not tensor:

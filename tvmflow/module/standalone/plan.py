@@ -126,7 +126,7 @@ class ExpectedTensor:
     call: int  #: Number of the call that computes it.
     tensor: PlanTensor
     nodes: tuple[str, ...]  #: The ONNX nodes of the call's function.
-    dtype: str  #: Of the elements in memory.
+    dtype: str  #: The type in which memory holds its elements.
     size: tuple[int, int]  #: Columns and rows of an image; zeros for a buffer.
     stride: int
     rtol: float
