@@ -600,6 +600,25 @@ void agent_self_test(agent_call* call) {
   agent_put_u64(&call->answer, result.compared);
 }
 
+// Called in the tuning's thread, while the session's waits.
+static void report_progress(void* user, double done) {
+  agent_call* const call = user;
+  agent_put_f64(&call->answer, done);
+  agent_send_part(call);
+}
+
+void agent_tune(agent_call* call) {
+  uint32_t handle;
+  const model* const m = model_of(call, &handle);
+  if (!m) return;
+  const uint32_t budget_ms = agent_get_u32(&call->in);
+  if (!agent_check_fields(call) ||
+      !succeeded(call, m, m->library.tune(m->handle, budget_ms, report_progress, call)) ||
+      !succeeded(call, m, m->library.tune_wait(m->handle)))
+    return;
+  agent_put_text(&call->answer, m->library.tune_report(m->handle));
+}
+
 void agent_describe(agent_call* call) {
   uint32_t handle;
   const model* const m = only_model(call, &handle);

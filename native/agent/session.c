@@ -125,6 +125,8 @@ static void (*handler_of(uint16_t kind))(agent_call*) {
       return agent_profile;
     case AGENT_SELF_TEST:
       return agent_self_test;
+    case AGENT_TUNE:
+      return agent_tune;
     case AGENT_DESCRIBE:
       return agent_describe;
     case AGENT_BINARIES:

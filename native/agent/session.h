@@ -60,6 +60,7 @@ void agent_run(agent_call* call);
 void agent_time(agent_call* call);
 void agent_profile(agent_call* call);
 void agent_self_test(agent_call* call);
+void agent_tune(agent_call* call);
 void agent_describe(agent_call* call);
 void agent_binaries(agent_call* call);
 

@@ -357,6 +357,10 @@ static void put_request(agent_writer* w, uint16_t kind) {
       agent_put_u32(w, any(&models));
       put_numbers(w, 4, (uint32_t[]){below(3), below(3), below(3), below(2)});
       break;
+    case AGENT_TUNE:
+      agent_put_u32(w, any(&models));
+      agent_put_u32(w, below(3));
+      break;
     case AGENT_PROFILE:
       agent_put_u32(w, any(&models));
       agent_put_u32(w, below(2));
@@ -406,7 +410,7 @@ static uint16_t any_kind(void) {
       AGENT_OPEN,      AGENT_CLOSE,    AGENT_RUN,      AGENT_RUN,    AGENT_TIME,     AGENT_PROFILE,
       AGENT_SELF_TEST, AGENT_DESCRIBE, AGENT_BINARIES, AGENT_BUILD,  AGENT_ALLOCATE, AGENT_ALLOCATE,
       AGENT_WRITE,     AGENT_WRITE,    AGENT_FILL,     AGENT_READ,   AGENT_READ,     AGENT_LAUNCH,
-      AGENT_LAUNCH,    AGENT_LAUNCH,   AGENT_LAUNCH,   AGENT_LAUNCH, AGENT_FREE,
+      AGENT_LAUNCH,    AGENT_LAUNCH,   AGENT_LAUNCH,   AGENT_LAUNCH, AGENT_FREE,     AGENT_TUNE,
   };
   if (one_in(200)) return AGENT_FACTS;
   if (one_in(100)) return (uint16_t)draw();

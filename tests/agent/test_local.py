@@ -39,6 +39,29 @@ def test_results_are_those_of_the_library_here(local, library, image, backend):
 
 
 @pytest.mark.opencl
+def test_a_library_is_tuned_there(local, library, network, image, tmp_path):
+    with tvmflow.compile(network, target="opencl", format="standalone", choices=2) as module:
+        with_choices = module.save(tmp_path / "libchoices.so")
+    shares: list[float] = []
+    with local.load(with_choices) as module:
+        tuned = module.tune(600_000, shares.append)
+        assert tuned.is_complete
+        assert shares == sorted(shares)
+        assert shares[-1] == 1
+        expected = tvmflow.load(library)(x=image)["y"]
+        np.testing.assert_allclose(module(x=image)["y"], expected, rtol=1e-4, atol=1e-4)
+        with pytest.raises(InputError, match="budget_ms=0"):
+            module.tune(0)
+    # The agent's cache keeps the result.
+    with local.load(with_choices) as module:
+        again = module.tune(1)
+        assert again.report["times"] == []
+        assert (again.used, again.is_complete) == (tuned.used, True)
+    with local.load(library) as module, pytest.raises(AgentError, match="has no choices"):
+        module.tune()
+
+
+@pytest.mark.opencl
 def test_a_second_opening_sends_only_requests(local, library):
     local.open(library)
     before = local.connection.sent_bytes

@@ -48,6 +48,7 @@ class Kind(IntEnum):
     SELF_TEST = 22
     DESCRIBE = 23
     BINARIES = 24
+    TUNE = 25
     BUILD = 32
     ALLOCATE = 33
     WRITE = 34

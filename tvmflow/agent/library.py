@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,15 @@ from ..ir.tensors import dtype_from_name
 from ..module.standalone.binding import TEST_FIELDS, TestOptions
 from ..module.standalone.format import DTYPES
 from ..module.standalone.tested import SelfTest
+from ..module.standalone.tuned import Tuned, check_budget
 from ..runtime.json_types import JsonObject
 from .connection import Connection
 from .frames import Code, FieldReader, Fields, Kind
 
 #: Time limit of opening a library: a phone's driver compiles a network for minutes.
 OPEN_S = 900.0
+#: Time for which each run of a self-test may take longer.
+_TEST_RUN_S = 1.0
 #: Caches of built programs (`RemoteDevice.open`).
 NO_CACHE, SHARED_CACHE, NEW_CACHE = range(3)
 #: Reasons why a measurement ended.
@@ -131,7 +134,8 @@ class RemoteLibrary:
         options = TestOptions.of(runs, pause_ms, budget_ms, second_instance)
         request = Fields().u32(self._handle, *(getattr(options, n) for n in TEST_FIELDS))
         with naming(self.path, self._device):
-            answer = self._connection.request(Kind.SELF_TEST, request, OPEN_S + pause_ms / 1e3)
+            limit_s = OPEN_S + pause_ms * 1e-3 + runs * _TEST_RUN_S
+            answer = self._connection.request(Kind.SELF_TEST, request, limit_s)
         message, report = answer.text(), json.loads(answer.text())
         found = SelfTest(answer.f64(), answer.f64(), answer.u64(), report)
         if message:
@@ -142,6 +146,27 @@ class RemoteLibrary:
                 details=found.details,
             )
         return found
+
+    def tune(
+        self, budget_ms: int = 1000, progress: Callable[[float], object] | None = None
+    ) -> Tuned:
+        """Time the library's choices there, as `StandaloneModule.tune` does.
+
+        Raises `InputError` for a budget of 0, and `AgentError` if the library has no choices, or
+        the device fails.
+        """
+        check_budget(budget_ms)
+
+        def add(part: FieldReader) -> None:
+            done = part.f64()
+            if progress is not None:
+                progress(done)
+
+        request = Fields().u32(self._handle, budget_ms)
+        with naming(self.path, self._device):
+            limit_s = OPEN_S + budget_ms * 1e-3
+            answer = self._connection.request(Kind.TUNE, request, limit_s, add)
+        return Tuned(json.loads(answer.text()))
 
     def describe(self) -> JsonObject:
         """Return the library's report of device, memory and programs."""

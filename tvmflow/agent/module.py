@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -24,6 +24,7 @@ from ..module.standalone import binding
 from ..module.standalone.loaded import StandaloneModule, tensor_interfaces
 from ..module.standalone.read import EncodedPlan
 from ..module.standalone.tested import SelfTest
+from ..module.standalone.tuned import Tuned
 from ..module.values import Outputs, as_array, put
 from ..runtime.json_types import JsonObject
 from ..runtime.timing import Spread
@@ -154,6 +155,13 @@ class AgentModule(StandaloneModule):
         with self._lock:
             library = self._remote_running().library
             return library.self_test(runs, pause_ms, budget_ms, second_instance)
+
+    def tune(
+        self, budget_ms: int = 1000, progress: Callable[[float], object] | None = None
+    ) -> Tuned:
+        """Time the library's choices there; raises as `RemoteLibrary.tune`."""
+        with self._lock:
+            return self._remote_running().library.tune(budget_ms, progress)
 
     def describe(self) -> JsonObject:
         """Return the library's report of device, memory and programs."""

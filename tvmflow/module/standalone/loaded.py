@@ -37,7 +37,7 @@ from .code_digest import check_code
 from .format import DTYPES, Section
 from .read import INTERFACES, EncodedPlan, find_plans, interfaces, pictures_of, readable
 from .tested import SelfTest
-from .tuned import Tuned
+from .tuned import Tuned, check_budget
 
 
 class StandaloneModule(Module):
@@ -156,11 +156,7 @@ class StandaloneModule(Module):
         Raises `InputError` for a budget of 0, and `DeviceError` if the library has no choices, or
         the device fails.
         """
-        if not 0 < budget_ms < 1 << 32:
-            raise InputError(
-                f"Tuning got budget_ms={budget_ms}, expected a number from 1 to {(1 << 32) - 1}.",
-                remedy="Use `budget_ms=1000`.",
-            )
+        check_budget(budget_ms)
 
         def report(_: object, done: float) -> None:
             if progress is not None:

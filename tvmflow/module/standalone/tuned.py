@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import dataclass
 
+from ...errors import InputError
 from ...runtime.json_types import JsonMapping
 from ..files import write_file
 
@@ -41,3 +42,12 @@ class Tuned:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the report, which ``tvmflow journal import --library`` reads."""
         write_file(path, json.dumps(self.report).encode() + b"\n")
+
+
+def check_budget(budget_ms: int) -> None:
+    """Raise `InputError` if a tuning cannot have this budget."""
+    if not 0 < budget_ms < 1 << 32:
+        raise InputError(
+            f"Tuning got budget_ms={budget_ms}, expected a number from 1 to {(1 << 32) - 1}.",
+            remedy="Use `budget_ms=1000`.",
+        )
