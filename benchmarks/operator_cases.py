@@ -22,7 +22,7 @@ from common import arguments, report, write_json
 from onnx import TensorProto
 
 from tvmflow.errors import TvmflowError
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path[:0] = [str(TESTS / "support"), str(TESTS / "differential")]

@@ -19,12 +19,12 @@ from typing import Any
 import onnx
 
 from tvmflow.cli.options import with_flags
-from tvmflow.frontend import __name__ as FRONTEND
 from tvmflow.frontend.contrib import EXPANSIONS
 from tvmflow.frontend.converter import CONVERTERS, RESULT_TYPES
 from tvmflow.frontend.dynamic import MAKERS, RULES
 from tvmflow.frontend.expansion import EXPANDERS
 from tvmflow.frontend.graph import CONTRIB_DOMAIN
+from tvmflow.frontend.load import __package__ as FRONTEND  # It registers all rules.
 
 PAGE = Path(__file__).with_name("operators.md")
 #: Functions on all nodes of the body of a loop: what they refuse are other operators.

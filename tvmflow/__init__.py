@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .module.link import native_folder
     from .module.load import load
     from .module.module import Module
+    from .onnxruntime.session import InferenceSession
     from .runtime.devices import list_devices
     from .tuning.predict_network import predict
     from .tuning.tune import tune
@@ -58,6 +59,7 @@ _LAZY = {
     "Benchmark": ".module.bench",
     "CompileOptions": ".compiler.options",
     "Image": ".ir.pictures",
+    "InferenceSession": ".onnxruntime.session",
     "Journal": ".journal.journal",
     "Module": ".module.module",
     "Profile": ".explain.profiling.record",
@@ -83,9 +85,9 @@ _LAZY = {
     "ops": ".ops",
 }
 __all__ = [
-    "Benchmark", "CompileOptions", "Image", "Journal", "Module", "Profile", "Report",
-    "TvmflowError", "__version__", "analysis", "bench", "compile", "connect", "errors", "lab",
-    "list_devices", "load", "models", "native_folder", "ops", "predict", "profile",
+    "Benchmark", "CompileOptions", "Image", "InferenceSession", "Journal", "Module", "Profile",
+    "Report", "TvmflowError", "__version__", "analysis", "bench", "compile", "connect", "errors",
+    "lab", "list_devices", "load", "models", "native_folder", "ops", "predict", "profile",
     "read_profile", "resolve", "tune", "verify", "write_page",
 ]  # fmt: skip
 

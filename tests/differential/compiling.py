@@ -82,7 +82,7 @@ def model_of(networks: Sequence[Network], configuration: Configuration) -> onnx.
 def _refusal(network: Network, configuration: Configuration) -> Outcome | None:
     """Return the front end's refusal of a network, which is quick to find out."""
     from tvmflow.errors import TvmflowError
-    from tvmflow.frontend import load_model
+    from tvmflow.frontend.load import load_model
 
     try:
         load_model(model_of([network], configuration))

@@ -16,9 +16,9 @@ from oracle import NoReferenceError, Oracle
 from support.drivers import processor_drivers
 
 from tvmflow.errors import ModelError
-from tvmflow.frontend import load_model
 from tvmflow.frontend.dynamic import MAKERS
 from tvmflow.frontend.expansion import EXPANDERS
+from tvmflow.frontend.load import load_model
 from tvmflow.frontend.ops import CONVERTERS
 
 pytestmark = [pytest.mark.opencl, pytest.mark.onnxruntime]

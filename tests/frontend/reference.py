@@ -15,7 +15,7 @@ from support.onnx_models import Kind, model_of
 from tvm import relax
 
 from tvmflow.errors import ModelError
-from tvmflow.frontend import ImportedModel, load_model
+from tvmflow.frontend.load import ImportedModel, load_model
 from tvmflow.graph.weights import lift_weights
 
 #: Relative tolerance of one operator; the absolute one is this fraction of the largest value.

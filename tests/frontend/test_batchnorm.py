@@ -7,7 +7,7 @@ import onnx
 import pytest
 from reference import check, graph_model, load_and_run
 
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 
 PARAMETERS = ["gamma", "beta", "mean", "variance"]
 

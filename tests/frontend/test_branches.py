@@ -14,7 +14,7 @@ from support.onnx_models import model_of
 
 import tvmflow
 from tvmflow.errors import CompileError, InputError, ModelError, ShapeError, UnsupportedModelError
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 
 RNG = np.random.default_rng(4)
 X = RNG.standard_normal((1, 512)).astype(np.float32)

@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 from reference import check, node_model, run
 
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 
 pytestmark = pytest.mark.onnxruntime
 

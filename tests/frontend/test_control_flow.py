@@ -14,12 +14,12 @@ from support.turns import in_turn
 
 import tvmflow
 from tvmflow.errors import ModelError, UnsupportedModelError
-from tvmflow.frontend import load_model
 from tvmflow.frontend.lift import DEEPEST_GRAPH
+from tvmflow.frontend.load import load_model
 from tvmflow.frontend.nested import all_nodes
 from tvmflow.frontend.prepare import prepare
 from tvmflow.frontend.propagate import propagate
-from tvmflow.frontend.source import check_external_files, constant_value, open_model
+from tvmflow.frontend.source import constant_value, external_files, open_model
 from tvmflow.verify.tolerance import NETWORK, OPERATOR, assert_close
 
 pytestmark = pytest.mark.onnxruntime
@@ -363,7 +363,7 @@ def test_external_data_of_a_branch_does_not_leave_the_folder(tmp_path, weights):
     tensor.external_data.add(key="location", value="../data")
     tensor.data_location = TensorProto.EXTERNAL
     file.write_bytes(model.SerializeToString())
-    for read in (load_model, lambda path: check_external_files(open_model(path))):
+    for read in (load_model, lambda path: external_files(open_model(path))):
         with pytest.raises(ModelError, match="not a file in the model's folder"):
             read(file)
 

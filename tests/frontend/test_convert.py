@@ -13,7 +13,7 @@ from tvm.ir import GenericConst
 
 import tvmflow
 from tvmflow import models
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 
 
 def bindings(model, shapes=None):

@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 from reference import check, graph_model, load_and_run
 
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 
 #: Input, kernel, dilations, pads, strides, and the remaining kernel.
 CASES = {

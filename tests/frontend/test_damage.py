@@ -13,7 +13,7 @@ from onnx import helper
 from reference import graph_model
 
 from tvmflow.errors import ModelError, TvmflowError
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 
 
 def small_model() -> onnx.ModelProto:

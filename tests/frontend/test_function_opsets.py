@@ -12,7 +12,7 @@ from support.onnx_models import model_of, nodes_of
 from test_random_cases import FAMILIES, REASONS, draw
 
 from tvmflow.errors import UnsupportedModelError
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 
 #: Operator set of the graph that calls functions.
 NEWEST = 22

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from support.onnx_models import model_of
 
 from tvmflow.errors import UnsupportedModelError
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 
 pytestmark = pytest.mark.onnxruntime
 DOMAIN = "com.microsoft"

@@ -11,7 +11,8 @@ from onnx import TensorProto, helper
 from reference import graph_model
 
 from tvmflow.errors import ModelError, ShapeError
-from tvmflow.frontend import load, load_model
+from tvmflow.frontend import load
+from tvmflow.frontend.load import load_model
 from tvmflow.ir import limits
 from tvmflow.ir.tensors import TensorType
 

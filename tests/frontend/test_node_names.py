@@ -7,7 +7,7 @@ from onnx import helper
 from support.operators import build, random
 
 import tvmflow
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 from tvmflow.ir.names import nodes_of
 from tvmflow.ir.rewriter import identifier
 

@@ -12,7 +12,7 @@ from support.onnx_models import expected, model_of
 
 import tvmflow
 from tvmflow.errors import UnsupportedModelError
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 
 pytestmark = pytest.mark.onnxruntime
 DOMAIN = "com.microsoft"

@@ -9,7 +9,7 @@ from reference import assert_right, evaluator_results, load_and_run
 from support.onnx_models import model_of
 
 from tvmflow.errors import UnsupportedModelError
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 
 TYPES = [("INT4", -8, 8), ("UINT4", 0, 16), ("INT2", -2, 2), ("UINT2", 0, 4)]
 

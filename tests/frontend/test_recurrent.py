@@ -12,7 +12,7 @@ from support.recurrent_cases import KINDS, RESULTS, draw, model_of, reference
 
 import tvmflow
 from tvmflow.errors import ModelError
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 
 OPSETS = (7, 14, 22)
 

@@ -12,7 +12,7 @@ from reference import graph_model, load_and_run
 
 import tvmflow
 from tvmflow.errors import InputError, ShapeError, UnsupportedModelError
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 
 
 def dynamic(*shapes, operator="Add"):

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from tvmflow import models
 from tvmflow.errors import ModelError, UnsupportedModelError
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 from tvmflow.frontend.source import open_model
 
 

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 from reference import graph_model
 
 from tvmflow.errors import ModelError, UnsupportedModelError
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 
 
 def error_of(model, **options):

@@ -14,7 +14,7 @@ from reference import assert_right, load_and_run
 from support.onnx_models import model_of as any_model
 
 from tvmflow.errors import UnsupportedModelError
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 from tvmflow.frontend.prepare import OLDEST_OPSET
 
 

@@ -12,7 +12,7 @@ from reference import graph_model, run
 
 from tvmflow import models
 from tvmflow.errors import ModelError
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 from tvmflow.verify.reference import run_reference
 
 LIMIT = 50_000
@@ -282,7 +282,7 @@ def test_memory_of_a_model_of_four_gigabytes(tmp_path, run_python):
     path = tmp_path / "net.onnx"
     code = """
 import sys
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 from tvmflow import models
 import resource
 models.build("facebox_net", sys.argv[1])

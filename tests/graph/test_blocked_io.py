@@ -15,7 +15,7 @@ from support.onnx_models import model_of
 import tvmflow
 from tvmflow.devices.target import PRESETS
 from tvmflow.errors import CompileError, InputError, TargetError
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 from tvmflow.graph.layout.interface import block_interface
 from tvmflow.graph.layout.layout import LayoutPass
 from tvmflow.ir.tensors import TensorInfo

@@ -12,7 +12,7 @@ from support.norm_chains import Chain
 from support.operators import build, random
 
 import tvmflow
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 from tvmflow.ir.rewriter import op_name
 from tvmflow.verify.tolerance import NETWORK, assert_close
 

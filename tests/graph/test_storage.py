@@ -16,7 +16,7 @@ import tvmflow
 from tvmflow.compiler.options import STORAGE_OVERRIDES
 from tvmflow.devices.target import PRESETS, resolve, with_storage
 from tvmflow.errors import CompileError, TargetError
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 from tvmflow.graph.storage.placement import table
 from tvmflow.graph.storage.uses import Traffic, prefers_texture
 from tvmflow.ir.names import resolve_names

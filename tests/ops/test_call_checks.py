@@ -179,7 +179,7 @@ def test_operators_that_are_not_registered_are_passed_over(shifted, tmp_path, mo
 
 
 def test_networks_without_such_nodes_have_nothing_to_look_at():
-    from tvmflow.frontend import load_model
+    from tvmflow.frontend.load import load_model
 
     constant = loss_network("count")
     faces = helper.make_tensor("faces", TensorProto.INT64, [SAMPLES], FORMS["count"][1])

@@ -14,7 +14,7 @@ from support.operators import build, feeds_for, random, references
 import tvmflow
 from tvmflow import ops
 from tvmflow.errors import InputError, ModelError, ShapeError, UnsupportedModelError
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 from tvmflow.ir import operators
 from tvmflow.ir.operator import DOMAIN, Operand
 from tvmflow.ops.onnx_form import register_schemas

@@ -15,7 +15,7 @@ from support.operators import random
 from support.row_reductions import MODES
 
 import tvmflow
-from tvmflow.frontend import load_model
+from tvmflow.frontend.load import load_model
 from tvmflow.verify.compare import verify
 from tvmflow.verify.tolerance import OPERATOR, STORED_AS_HALF, assert_close
 

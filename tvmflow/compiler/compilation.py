@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tvm import IRModule, relax
 
     from ..codegen.kernels import Kernels
-    from ..frontend import ImportedModel
     from ..frontend.batch import BatchProof
+    from ..frontend.load import ImportedModel
     from ..frontend.source import Source
     from ..graph.layout.algorithms import Choice
     from ..graph.layout.interface import BlockedInterface
@@ -51,7 +51,7 @@ class Attempt:
 class Compilation:
     """A model, its options, and the results of the passes so far."""
 
-    source: str | os.PathLike[str] | onnx.ModelProto | None
+    source: str | os.PathLike[str] | onnx.ModelProto | Source | None
     options: CompileOptions
     output: Path = Path()
     #: The target and the storage of tensors: from the options, or the storage that was measured to

@@ -23,8 +23,8 @@ from tvm.relax import backend, transform
 from ..codegen.tir_pipeline import stages as tir_stages
 from ..devices.target import TargetSpec
 from ..errors import CompileError, TvmflowError
-from ..frontend import load_model
 from ..frontend.apply_options import apply_options
+from ..frontend.load import load_model
 from ..frontend.source import open_model
 from ..graph.attention import fuse_attention
 from ..graph.cuda_graph import CaptureGraph, StageBoundary

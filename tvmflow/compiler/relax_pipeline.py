@@ -7,7 +7,7 @@ from tvm import IRModule, relax
 from tvm.ir.transform import Pass
 
 from ..codegen.tir_pipeline import TIR_PIPELINE
-from ..frontend import ImportedModel
+from ..frontend.load import ImportedModel
 from ..ir.passes import module_pass
 from ..ir.rewriter import ints, shape_of
 from ..ir.tensors import TensorInfo

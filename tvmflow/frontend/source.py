@@ -359,17 +359,18 @@ def to_array(tensor: TensorProto, source: Source | None) -> np.ndarray:
         ) from error
 
 
-def check_external_files(source: Source) -> None:
-    """Check the locations of external data before another program reads the model's file.
-
-    Raises ``ModelError`` if one is outside the model's folder.
-    """
+def external_files(source: Source) -> list[Path]:
+    """Return the files of external data; raises ``ModelError`` if one is outside the folder."""
     weights = (tensor for graph in _graphs(source.model) for tensor in graph.initializer)
     attributes = (a.t for node in _nodes(source.model) for a in node.attribute)
+    locations: dict[str, str] = {}
     for tensor in (*weights, *attributes):
         location = next((e.value for e in tensor.external_data if e.key == "location"), None)
         if location is not None and location != _SAME_FILE:
-            _external_file(f"Tensor {tensor.name!r}", location, source)
+            locations.setdefault(location, tensor.name)
+    return [
+        _external_file(f"Tensor {name!r}", location, source) for location, name in locations.items()
+    ]
 
 
 def _map_external(tensor: TensorProto, dtype: str, source: Source | None) -> np.ndarray:

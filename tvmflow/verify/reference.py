@@ -70,11 +70,11 @@ def run_reference(
     if not path.is_file():
         found = "it is a folder" if path.is_dir() else "there is no such file"
         raise ModelError(f"Reading the model {path} failed: {found}.", remedy="Check the name.")
-    from ..frontend.source import check_external_files
+    from ..frontend.source import external_files
 
     is_changed = any(options.get(name) for name in MODEL_OPTIONS)
     source = opened(path, options)
-    check_external_files(source)
+    external_files(source)  # Another program reads them: they must be in the model's folder.
     if has_custom_operators(source.model):
         import onnx
         from onnx.inliner import inline_local_functions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...errors import UnsupportedModelError
-from ...frontend import ImportedModel
+from ...frontend.load import ImportedModel
 from ...ir.results import parse_boxes
 from ...module.standalone.pictures import CPU_PICTURE, make_picture
 from ...module.standalone.plan import Boxes, Plan

@@ -25,7 +25,7 @@ import onnx
 
 from ...errors import TvmflowError
 from ...frontend.apply_options import apply_options
-from ...frontend.source import open_model
+from ...frontend.source import Source, external_files, open_model
 from ...ir.results import outputs_of_indices
 from ...ir.rewriter import op_name
 from ...ir.signatures import bindings_of
@@ -215,9 +215,12 @@ def reference_outputs(
         try:
             with tempfile.TemporaryDirectory(prefix="tvmflow-") as folder:
                 path = job.source
+                if isinstance(path, Source):
+                    # External data lies next to the model's own file.
+                    path = path.file if external_files(path) else path.model
                 if not isinstance(path, (str, os.PathLike)):
-                    path = Path(folder, "model.onnx")
-                    onnx.save(job.source, path)
+                    model, path = path, Path(folder, "model.onnx")
+                    onnx.save(model, path)
                 found, source = run_reference(path, logical, names, vars(job.options))
                 return sizes.whole(found), source
         except (TvmflowError, ValueError) as error:

@@ -1,0 +1,62 @@
+"""Options of sessions and runs, with ONNX Runtime's names.
+
+Of them only `SessionOptions.intra_op_num_threads` changes anything: networks are always compiled
+with all optimizations.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class GraphOptimizationLevel(IntEnum):
+    """Levels of optimization, which make no difference here."""
+
+    ORT_DISABLE_ALL = 0
+    ORT_ENABLE_BASIC = 1
+    ORT_ENABLE_EXTENDED = 2
+    ORT_ENABLE_LAYOUT = 3
+    ORT_ENABLE_ALL = 99
+
+
+class ExecutionMode(IntEnum):
+    """Modes of execution, which make no difference here."""
+
+    ORT_SEQUENTIAL = 0
+    ORT_PARALLEL = 1
+
+
+class SessionOptions:
+    """Options of a session."""
+
+    def __init__(self) -> None:
+        #: Threads of a network on the CPU; 0 for one on each core.
+        self.intra_op_num_threads = 0
+        self.inter_op_num_threads = 0
+        self.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_ALL
+        self.execution_mode = ExecutionMode.ORT_SEQUENTIAL
+        self.enable_cpu_mem_arena = True
+        self.enable_mem_pattern = True
+        self.enable_mem_reuse = True
+        self.log_severity_level = 2
+        self.log_verbosity_level = 0
+        self.logid = ""
+        self._entries: dict[str, str] = {}
+
+    def add_session_config_entry(self, key: str, value: str) -> None:
+        """Note an entry, which `get_session_config_entry` returns."""
+        self._entries[key] = value
+
+    def get_session_config_entry(self, key: str) -> str:
+        """Return an entry; raises `KeyError` if it was not added."""
+        return self._entries[key]
+
+
+class RunOptions:
+    """Options of a run."""
+
+    def __init__(self) -> None:
+        self.log_severity_level = 2
+        self.log_verbosity_level = 0
+        self.logid = ""
+        self.only_execute_path_to_fetches = False
