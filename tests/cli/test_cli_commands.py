@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from support.tiny_model import tiny_model
 
@@ -164,6 +165,22 @@ def test_verify_passes(cli, model, compiled, inputs):
     y, positive = report["outputs"]
     assert 0 <= y["max_rel_error"] <= y["tolerance"]["relative"]
     assert positive["max_abs_error"] == 0
+
+
+@pytest.mark.onnxruntime
+def test_verify_pads_smaller_inputs(cli, tmp_path):
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        mean (float[1, W] x) => (float[1, 1] y) { y = ReduceMean<axes=[1]>(x) }
+        """
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "mean.onnx")
+    cli("compile", "mean.onnx", "--target", "llvm", "--shape", "x=1,9", "-o", "mean.so").succeeded()
+    np.savez("in.npz", x=np.ones((1, 8), np.float32))
+    padded = ("verify", "mean.onnx", "mean.so", "--inputs", "in.npz", "--pad")
+    cli(*padded[:-1]).refused("[1, 8]", "[1, 9]")
+    assert "0.111" in cli(*padded, "0").stdout
+    cli(*padded, "edge").succeeded()
+    cli(*padded, "mirror").refused("'mirror', expected a number or 'edge'")
 
 
 @pytest.mark.onnxruntime

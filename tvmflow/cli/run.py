@@ -151,6 +151,12 @@ def verify_module(
     device_index: int = 0,
     backend: str = "auto",
     check_weights: bool = True,
+    pad: Annotated[
+        str | None,
+        "VALUE",
+        "Pad smaller --inputs to the module's shapes with this number, or with edge (the last "
+        "elements), and crop the outputs: shows what padding changes.",
+    ] = None,
     runs: Annotated[
         int,
         "N",
@@ -176,7 +182,8 @@ def verify_module(
     place = Place(on, secret_file)
     with loaded(module, place, device_index, check_weights, backend) as network:
         one = chosen(network, of_shape, of_extents) or network
-        report = verify(model, one, choose_inputs(inputs, random_seed, one))
+        padding = pad if pad is None else _number(pad)
+        report = verify(model, one, choose_inputs(inputs, random_seed, one), pad=padding)
         tested, failure = None, None
         if isinstance(network, StandaloneModule) and network.has_self_test:
             try:
@@ -208,3 +215,11 @@ def verify_module(
     report.raise_if_failed()
     if failure is not None:
         raise failure
+
+
+def _number(text: str) -> float | str:
+    """Return a number that was written as text, or the text."""
+    try:
+        return float(text)
+    except ValueError:
+        return text

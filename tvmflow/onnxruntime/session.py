@@ -23,10 +23,11 @@ from ..frontend.shapes import declared_dims, is_fixed, static_inputs
 from ..frontend.source import DTYPES, Source, open_model
 from ..ir.limits import LARGE_WEIGHT_BYTES
 from ..module.module import Module
+from ..module.padding import Padding, crop
 from ..module.shapes import run_any
 from ..module.values import Outputs, any_array
 from ..runtime.json_types import JsonMapping
-from .buckets import Buckets, Padding, crop, output_shapes
+from .buckets import Buckets, output_shapes
 from .errors import InvalidArgument, InvalidProtobuf, conversion
 from .interface import ModelMetadata, NodeArg, inputs_of, metadata_of, outputs_of
 from .modules import Modules, Shapes

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ..module.load import OtherMachine
     from ..module.module import Module
+    from ..module.padding import Padding
     from .compare import Report
 
 
@@ -34,11 +35,12 @@ class _Callable(ModuleType):
         *,
         seed: int = 0,
         device: int | OtherMachine = 0,
+        pad: Padding | None = None,
     ) -> Report:
         """Compare a module's results with ONNX Runtime's, as :func:`.compare.verify` does."""
         from .compare import verify
 
-        return verify(model, module, inputs, seed=seed, device=device)
+        return verify(model, module, inputs, seed=seed, device=device, pad=pad)
 
 
 sys.modules[__name__].__class__ = _Callable

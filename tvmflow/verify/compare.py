@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import VerificationError
+from ..errors import InputError, VerificationError
 from ..ir.units import counted
 from ..module.blocked_layout import all_to_logical
 from ..module.load import OtherMachine, load
 from ..module.module import Module
+from ..module.padding import Padding, check_padding, crop, fits
+from ..module.padding import pad as padded
 from ..module.samples import random_inputs
 from .halves import first_loss
 from .noise import with_noise
@@ -82,6 +84,7 @@ def verify(
     *,
     seed: int = 0,
     device: int | OtherMachine = 0,
+    pad: Padding | None = None,
 ) -> Report:
     """Compare a module's results with ONNX Runtime's.
 
@@ -102,19 +105,26 @@ def verify(
         Arrays by ONNX name; random ones of `seed` by default.
     device
         Device for a module file, as for `tvmflow.load`.
+    pad
+        A number, or ``edge``: inputs smaller than the module's shapes are padded with it, and the
+        outputs cropped, so that the report says what padding changes.
     """
     if isinstance(module, str | os.PathLike):
         with closing(load(module, device=device)) as opened:
-            return verify(model, opened, inputs, seed=seed)
+            return verify(model, opened, inputs, seed=seed, pad=pad)
     values = dict(inputs) if inputs is not None else random_inputs(module, seed)
     logical = all_to_logical(module.inputs, values)
     names = [info.name for info in module.outputs]
     wanted = module.metadata.get("options", {})
     reference, name = run_reference(model, logical, names, wanted)
+    if pad is not None:
+        values = _padded(module, logical, pad)
     results = {
         key: np.asarray(result)
         for key, result in all_to_logical(module.outputs, dict(module(values).items())).items()
     }
+    if pad is not None:
+        results = {key: crop(key, result, reference[key].shape) for key, result in results.items()}
     table = table_for(module.metadata)
     allowed = {key: tolerance_for(reference[key].dtype.name, table) for key in names}
     half = is_half(module.metadata, "dtype")
@@ -143,6 +153,20 @@ def verify(
     elif any(found):
         found.append(origin(model, logical, wanted))
     return Report(outputs, name, tuple(filter(None, found)), undecided, lost)
+
+
+def _padded(module: Module, values: Arrays, padding: Padding) -> dict[str, np.ndarray]:
+    """Return inputs of the module's shapes; raises `InputError` if one is larger."""
+    check_padding("the inputs", padding)
+    shapes = {info.name: info.logical_shape or info.shape for info in module.inputs}
+    for name, array in values.items():
+        if name in shapes and not fits(array.shape, shapes[name]):
+            raise InputError(
+                f"The input {name!r} has shape {list(array.shape)}, which cannot be padded to "
+                f"{list(shapes[name])}.",
+                remedy="Give an input that is not larger than the module's.",
+            )
+    return {n: padded(a, shapes[n], padding) if n in shapes else a for n, a in values.items()}
 
 
 def _undecided_note(output: str) -> str:
