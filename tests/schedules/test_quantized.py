@@ -152,6 +152,24 @@ def test_weights_are_stored_in_the_narrowest_type(largest, dtype):
     assert narrowest(np.array([-3, largest], np.int32)).dtype == dtype
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize(("target", "device", "storage"), TARGETS)
+def test_sums_of_quantizers_that_measure_their_input_are_exact(target, device, storage):
+    """The zero point is computed, and Winograd, in floats, would pay for this many channels."""
+    weight, bias = integers("int8", (24, 24, 3, 3), 2), integers("int16", (1, 24, 1, 1), 3)
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[1,24,32,50] x) => (int32[1,24,32,50] y)'
+        "{ q, scale, zero = DynamicQuantizeLinear(x) c = ConvInteger<pads = [1,1,1,1]>(q, w, zero)"
+        "  y = Add(c, b) }"
+    )
+    constants = {"w": weight, "b": bias.astype(np.int32)}
+    model.graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in constants.items())
+    x = np.random.default_rng(0).choice([0, 0.1, 10], (1, 24, 32, 50)).astype(np.float32)
+    (reference,) = expected(model, {"x": x})
+    with tvmflow.compile(model, target=target, device=device, storage=storage) as module:
+        np.testing.assert_array_equal(module(x=x)["y"], reference)
+
+
 @pytest.mark.opencl
 def test_tensors_and_weights_of_8_bits_stay_so(tmp_path):
     """This includes the tensor between two convolutions, which share the blocked layout."""

@@ -36,14 +36,14 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         weight, mixed = blocked.spread_groups(weight, groups, block), False
     dots = not of_one_filter and not mixed and (groups == 1 or inputs % 4 == 0)
     integers = quantized(layout, x, weight, (1, 2, 3), dots=dots, staged=not padded)
-    if integers is None:
+    if integers is not None:
+        x, weight = integers.source, integers.weight
+    elif weight.dtype.kind == "f":  # Winograd's transforms and products of matrices are in floats.
         algorithm = layout.algorithm(Convolution.of(call), weight.dtype)
         if algorithm in WINOGRAD:
             return _winograd(layout, call, weight, WINOGRAD[algorithm])
         if algorithm == GEMM:
             return _gemm(layout, call, weight)
-    else:
-        x, weight = integers.source, integers.weight
     options = _windows(attrs)
     options["sums"] = layout.sums(call, int(inputs * weight[0, 0].size), weight)
     name, family = ("grouped", grouped) if mixed else ("conv2d", conv2d)
