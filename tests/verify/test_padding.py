@@ -46,5 +46,5 @@ def test_the_report_says_what_padding_changes(model, module, pad):
 def test_larger_inputs_and_unknown_padding_are_refused(model, module):
     with pytest.raises(InputError, match=r"\[1, 3, 10\].*cannot be padded to \[1, 3, 9\]"):
         tvmflow.verify(model, module, {"x": np.ones((1, 3, 10), np.float32)}, pad=0)
-    with pytest.raises(InputError, match="'mirror'.*edge"):
+    with pytest.raises(InputError, match=r"'mirror'.*edge"):
         tvmflow.verify(model, module, {"x": np.ones((1, 3, 8), np.float32)}, pad="mirror")

@@ -74,7 +74,7 @@ def _export(module: torch.nn.Module, examples: Examples, path: Path) -> None:
     import torch
 
     args: tuple[object, ...] = ()
-    kwargs: dict[str, object] = {}
+    kwargs: Mapping[str, object] = {}
     if isinstance(examples, Mapping):
         kwargs = dict(examples)
     else:
@@ -82,21 +82,44 @@ def _export(module: torch.nn.Module, examples: Examples, path: Path) -> None:
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        with torch.no_grad():
+            write_onnx(module, args, kwargs, path)
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def write_onnx(
+    program: torch.nn.Module | torch.export.ExportedProgram,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    path: Path,
+) -> None:
+    """Write a module traced with these arguments, or an exported program, as an ONNX file.
+
+    Raises `ModelError` if PyTorch's exporter cannot do it.
+    """
+    import torch
+
+    # Operators of tvmflow can only be in a program whose caller has imported their module.
+    ops = sys.modules.get(f"{__package__.partition('.')[0]}.ops.torch")
+    more = {} if ops is None else {"custom_translation_table": ops.onnx_translations()}
+    try:
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            program = torch.onnx.export(module, args, kwargs=kwargs, dynamo=True, verbose=False)
-            assert program is not None
+            written = torch.onnx.export(
+                program, args, kwargs=dict(kwargs), dynamo=True, verbose=False, **more
+            )
+            assert written is not None
             # Weights go to a separate file: a protobuf message is limited to 2 GB.
-            program.save(path, external_data=True)
+            written.save(path, external_data=True)
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        name = type(program).__name__ if isinstance(program, torch.nn.Module) else "of a graph"
         raise ModelError(
-            f"PyTorch could not export the module {type(module).__name__} to ONNX: "
+            f"PyTorch could not export the module {name} to ONNX: "
             f"{lines[0] if lines else type(error).__name__}",
             remedy="torch.onnx.export(module, inputs, dynamo=True, report=True) tells what it does "
             "not take.",
             details="\n".join(lines[1:]) or None,
         ) from error
-    finally:
-        for part, training in modes:
-            part.training = training

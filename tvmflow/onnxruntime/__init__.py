@@ -4,6 +4,10 @@
 >>> session = onnxruntime.InferenceSession("ocr.onnx", providers=["tvmflow-opencl"])
 >>> (scores,) = session.run(None, {"x": image})
 
+A package that imports ONNX Runtime by itself uses tvmflow after this line, before its import:
+
+>>> sys.modules["onnxruntime"] = tvmflow.onnxruntime
+
 ONNX Runtime itself is not imported.
 """
 
@@ -25,8 +29,22 @@ if TYPE_CHECKING:
         NotImplemented,
     )
     from .interface import ModelMetadata, NodeArg
-    from .options import ExecutionMode, GraphOptimizationLevel, RunOptions, SessionOptions
-    from .providers import get_all_providers, get_available_providers, get_device
+    from .options import (
+        ExecutionMode,
+        GraphOptimizationLevel,
+        RunOptions,
+        SessionOptions,
+        disable_telemetry_events,
+        enable_telemetry_events,
+        set_default_logger_severity,
+        set_default_logger_verbosity,
+    )
+    from .providers import (
+        get_all_providers,
+        get_available_providers,
+        get_device,
+        set_default_provider,
+    )
     from .session import InferenceSession
 
 #: Public names and the modules that define them; imported on first use.
@@ -46,15 +64,22 @@ _LAZY = {
     "OrtValue": ".binding",
     "RunOptions": ".options",
     "SessionOptions": ".options",
+    "disable_telemetry_events": ".options",
+    "enable_telemetry_events": ".options",
     "get_all_providers": ".providers",
     "get_available_providers": ".providers",
     "get_device": ".providers",
+    "set_default_logger_severity": ".options",
+    "set_default_logger_verbosity": ".options",
+    "set_default_provider": ".providers",
 }
 __all__ = [
     "ExecutionMode", "Fail", "GraphOptimizationLevel", "IOBinding", "InferenceSession",
     "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "ModelMetadata", "NoSuchFile", "NodeArg",
     "NotImplemented", "OrtValue", "RunOptions", "SessionOptions", "__version__",
-    "get_all_providers", "get_available_providers", "get_device",
+    "disable_telemetry_events", "enable_telemetry_events", "get_all_providers",
+    "get_available_providers", "get_device", "set_default_logger_severity",
+    "set_default_logger_verbosity", "set_default_provider",
 ]  # fmt: skip
 
 

@@ -120,7 +120,9 @@ class Modules:
         # Imported here, because a process that finds all modules on the disk does not need it.
         from ..compiler.pipeline import compile
 
-        wanted = {n: s for n, s in shapes.items() if n not in self.options.inputs}
+        # The model declares which inputs are empty.
+        left_out = {*self.options.inputs, *(name for name, s in shapes.items() if 0 in s)}
+        wanted = {name: shape for name, shape in shapes.items() if name not in left_out}
         return compile(self.source, options=replace(self.options, shapes=wanted))
 
 

@@ -60,3 +60,19 @@ class RunOptions:
         self.log_verbosity_level = 0
         self.logid = ""
         self.only_execute_path_to_fetches = False
+
+
+def set_default_logger_severity(severity: int) -> None:
+    """Do nothing: Python's `logging` decides what is shown of the logger ``tvmflow``."""
+
+
+def set_default_logger_verbosity(verbosity: int) -> None:
+    """Do nothing, as `set_default_logger_severity`."""
+
+
+def enable_telemetry_events() -> None:
+    """Do nothing: tvmflow has no telemetry."""
+
+
+def disable_telemetry_events() -> None:
+    """Do nothing: tvmflow has no telemetry."""

@@ -14,8 +14,11 @@ logger = logging.getLogger(__name__)
 
 #: Providers of this package, with their targets.
 TARGETS = {"tvmflow-llvm": "llvm", "tvmflow-opencl": "opencl", "tvmflow-cuda": "cuda"}
-#: Providers of ONNX Runtime that have a counterpart.
-_COUNTERPARTS = {"CPUExecutionProvider": "tvmflow-llvm", "CUDAExecutionProvider": "tvmflow-cuda"}
+#: Providers of ONNX Runtime that have a counterpart, with its options.
+_counterparts: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "CPUExecutionProvider": ("tvmflow-llvm", {}),
+    "CUDAExecutionProvider": ("tvmflow-cuda", {}),
+}
 #: Those that have none: they are skipped, as ONNX Runtime skips what a build lacks.
 _FOREIGN = (
     "ACLExecutionProvider", "ArmNNExecutionProvider", "AzureExecutionProvider",
@@ -45,7 +48,7 @@ class Provider:
 def choose(
     providers: Sequence[Given] | None, options: Sequence[Mapping[str, Any]] | None
 ) -> Provider:
-    """Return the first provider whose device is there; ``tvmflow-llvm`` if none is named.
+    """Return the first provider whose device is there; the default one if none is named.
 
     Raises `TargetError` if a name is unknown, or no provider's device is there, and
     `UnknownOptionError` if an option is unknown.
@@ -53,9 +56,11 @@ def choose(
     found = [*map(_parsed, _pairs(providers, options))]
     wanted = [provider for provider in found if provider is not None]
     if not wanted:
-        wanted = [Provider("tvmflow-llvm", CompileOptions(target="llvm"))]
+        default = _parsed(("CPUExecutionProvider", {}))
+        assert default is not None
+        wanted = [default]
         if found:
-            logger.warning("None of the providers has a counterpart: %s is used.", wanted[0].name)
+            logger.warning("None of the providers has a counterpart: %s is used.", default.name)
     for provider in wanted[:-1]:
         try:
             provider.options.resolve()
@@ -65,6 +70,17 @@ def choose(
             return provider
     wanted[-1].options.resolve()
     return wanted[-1]
+
+
+def set_default_provider(name: str, options: Mapping[str, Any] | None = None) -> None:
+    """Choose the provider of sessions that name none, or ``CPUExecutionProvider``.
+
+    For programs whose code names that one: ``set_default_provider("tvmflow-opencl")`` runs them on
+    OpenCL.  Raises `TargetError` or `UnknownOptionError` if the name or an option is unknown.
+    """
+    provider = _parsed((name, options or {}))
+    if provider is not None:
+        _counterparts["CPUExecutionProvider"] = provider.name, provider.given
 
 
 def get_available_providers() -> list[str]:
@@ -106,7 +122,7 @@ def _pairs(
 def _parsed(given: tuple[str, Mapping[str, Any]]) -> Provider | None:
     """Return a provider; ``None`` for one of ONNX Runtime without a counterpart."""
     name, options = given
-    known = (*TARGETS, *_COUNTERPARTS, *_FOREIGN)
+    known = (*TARGETS, *_counterparts, *_FOREIGN)
     if name in _FOREIGN:
         logger.warning("The provider %s has no counterpart, and is skipped.", name)
         return None
@@ -115,9 +131,9 @@ def _parsed(given: tuple[str, Mapping[str, Any]]) -> Provider | None:
             f"There is no provider {name!r}{nearest(name, known, {})}.",
             remedy=f"Use one of {', '.join(TARGETS)}.",
         )
-    if name in _COUNTERPARTS:
-        # Its options are about that provider's arenas and streams.
-        name, options = _COUNTERPARTS[name], {}
+    if name in _counterparts:
+        # Options given with it are about that provider's arenas and streams.
+        name, options = _counterparts[name]
     for option in _OF_THE_SESSION:
         if option in options:
             raise TargetError(

@@ -49,8 +49,6 @@ Key = tuple[Any, ...]
 WAIT, MEANWHILE = "wait", "onnxruntime"
 #: Number of shapes after which a warning says that there are many.
 CHURN = 8
-#: Most elements of an input whose value is compiled in, if the model needs it as a constant.
-_MOST_CONSTANT = 4
 #: A limit for weights in memory that no model reaches.
 _EVERYTHING = 1 << 62
 
@@ -94,6 +92,9 @@ class InferenceSession:
     NoSuchFile, InvalidProtobuf, InvalidGraph, NotImplemented
         If the model cannot be read or compiled, with the sentence of `tvmflow.compile`.
     """
+
+    #: Most elements of an input whose value is compiled in, if the model needs it as a constant.
+    MOST_CONSTANT = 16
 
     def __init__(
         self,
@@ -331,16 +332,14 @@ class InferenceSession:
         return self._modules[values]
 
     def _compile_values(self, arrays: Mapping[str, np.ndarray]) -> bool:
-        """Compile the values of small integer inputs in from now on; return whether there are any.
+        """Compile the values of small inputs in from now on; return whether there are any.
 
         Such an input chooses a branch or a size: the sampling rate of a voice detector.
         """
         if self._constants:
             return False
-        self._constants = [
-            name for name, array in arrays.items()
-            if array.dtype.kind in "iub" and 0 < array.size <= _MOST_CONSTANT
-        ]  # fmt: skip
+        later = self._names[1:]  # The first input is the picture, text or sound.
+        self._constants = [n for n in later if 0 < arrays[n].size <= self.MOST_CONSTANT]
         self._runners.clear()
         return bool(self._constants)
 
@@ -403,7 +402,8 @@ class InferenceSession:
                 for dim, extent in zip(dims, array.shape, strict=True)
             )
         )
-        if not fits or not array.size:
+        # An input that the model itself declares to be empty is a constant.
+        if not fits or (not array.size and 0 not in (dims or ())):
             raise InvalidArgument(
                 f"The input {name!r} was given with shape {list(array.shape)}, but the model takes "
                 f"{self._inputs[number].shape}, with elements.",

@@ -23,10 +23,12 @@ import torch
 
 from ..devices.target import resolve
 from ..errors import InputError, OperatorError
-from ..ir.operator import Operator
+from ..ir.operator import DOMAIN, VERSION, Operator
+from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorType
 from ..module.values import unknown
 from .compiled import CompiledOperator, find_operator
+from .onnx_form import register_schemas
 from .ragged import LANES, Ragged
 from .signature import signature_of
 
@@ -144,6 +146,29 @@ def torch_operator(operator: Operator | str) -> Callable[..., list[torch.Tensor]
         if name not in _functions:
             _functions[name] = _register(operator, name)
         return _functions[name]
+
+
+def onnx_translations() -> dict[Any, Callable[..., Any]]:
+    """Return the ``custom_translation_table`` of ``torch.onnx.export`` for operators in use."""
+    register_schemas()
+    with _lock:
+        return {
+            getattr(torch.ops.tvmflow, name).default: partial(_translate, operator)
+            for operator in OPERATORS.values()
+            if (name := _snake_case(operator.name)) in _functions
+        }
+
+
+def _translate(operator: Operator, *arguments: Any) -> list[Any]:
+    """Return the wanted results of an operator as a node of an ONNX graph."""
+    from onnxscript import values
+
+    tensors, attributes, wanted = _split(operator, arguments)
+    node = getattr(values.Opset(DOMAIN, VERSION), operator.name)
+    count = len(operator.outputs)
+    more = {"_outputs": count} if count > 1 else {}
+    results = node(*tensors, **attributes, **more)
+    return [(results if more else [results])[number] for number in wanted]
 
 
 # -- registration -------------------------------------------------------------------------
