@@ -1,7 +1,7 @@
 """Options of sessions and runs, with ONNX Runtime's names.
 
-Of them only `SessionOptions.intra_op_num_threads` changes anything: networks are always compiled
-with all optimizations.
+They are taken, and change nothing: networks are compiled with all optimizations, and use as many
+threads as `tvmflow.load` says.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ class SessionOptions:
     """Options of a session."""
 
     def __init__(self) -> None:
-        #: Threads of a network on the CPU; 0 for one on each core.
         self.intra_op_num_threads = 0
         self.inter_op_num_threads = 0
         self.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_ALL

@@ -64,7 +64,7 @@ class InferenceSession:
     path_or_bytes
         Path of an ONNX file, or its content.  The file is read once, unless it has external data.
     sess_options
-        Of ONNX Runtime's options, ``intra_op_num_threads`` is used.
+        ONNX Runtime's options, which change nothing here.
     providers
         Names of targets, ``tvmflow-llvm``, ``tvmflow-opencl`` or ``tvmflow-cuda``, each alone or
         with a dict of options of `tvmflow.compile`.  The first one whose device is there is used.
